@@ -50,7 +50,7 @@ SUITES: dict[str, dict[str, Act]] = {
         },
         "verification": {
             "measures": ("figures",),
-            "measures_intervals": ("coverage_designs", "coverage_independent"),
+            "measures_intervals": ("coverage_designs", "coverage_independent", "rare_rates"),
             "measures_calibration": (
                 *("calibration_carries", "calibration_coverage", "calibration_groups"),
             ),

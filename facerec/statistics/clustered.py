@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import coo_array, sparray
+from scipy.special import logit as _logit
 from scipy.special import stdtrit
 
 from facerec.errors import MetricError
@@ -29,6 +30,9 @@ JACKKNIFE = "delete-one-subject jackknife"
 
 MIN_EFFECTIVE = 3.0
 """With fewer effective subjects nothing can be said of the spread between subjects."""
+
+LEFT = 0.2
+"""Share of a rate that is taken to be left, at least, where a subject is left out."""
 
 
 @dataclass(frozen=True)
@@ -153,10 +157,7 @@ class ClusteredFigure:
         """Return the variance by leaving out one subject at a time, less what counts twice."""
         if self.effective_subjects < MIN_EFFECTIVE or not np.isfinite(self.changes).all():
             return math.inf
-        count = self.subjects
-        # Subjects that take no part have no change: the sum over all is that over the others.
-        spread = float((self.changes**2).sum()) - float(self.changes.sum()) ** 2 / count
-        return max((count - 1) / count * spread - twice, self.independent)
+        return max(_spread(self.changes, self.subjects) - twice, self.independent)
 
     @property
     def jackknife(self) -> float:
@@ -164,12 +165,33 @@ class ClusteredFigure:
         return self._jackknife(self.noise)
 
     @property
+    def stretch(self) -> float:
+        """How much more logits vary by leaving out subjects than their slope tells.
+
+        Where few subjects have most events, a set without them would have shown far fewer, and
+        nothing of the spread between subjects.
+        """
+        spread, slope = _spread(self.changes, self.subjects), self.value * (1 - self.value)
+        if slope == 0 or not spread > 0:
+            return 1.0
+        # A subject with nearly all events would alone make the spread endless.
+        least, most = self.value * LEFT, 1 - (1 - self.value) * LEFT
+        steps = _logit(np.clip(self.value + self.changes, least, most)) - _logit(self.value)
+        return _spread(steps, self.subjects) * slope**2 / spread
+
+    @property
     def test_variance(self) -> float:
         """The variance for tests of equal figures, without pairs of subjects counted twice.
 
         An interval may rather be too wide; a test with its variance would hardly ever reject.
         """
-        return self._jackknife(max(self.noise, self.cells))
+        stretch = self.stretch
+        return self._jackknife(max(self.noise, self.cells) / stretch) * stretch
+
+    @property
+    def skewness(self) -> float:
+        """Skewness of the logit's error that its interval allows for."""
+        return 0.0
 
     @property
     def variance(self) -> float:
@@ -196,8 +218,9 @@ class ClusteredFigure:
                 "are too few for an interval"
             )
             return Interval(0.0, 1.0, confidence, "none", few)
+        error = math.sqrt(max(self.jackknife * self.stretch, variance))
         return replace(
-            logit(self.value, math.sqrt(variance), confidence, self.freedom),
+            logit(self.value, error, confidence, self.freedom, self.skewness),
             method=JACKKNIFE,
             assumption=DEPENDENT,
             effective=self.value * (1 - self.value) / variance if variance > 0 else None,
@@ -229,6 +252,20 @@ class ClusteredShare(ClusteredFigure):
     comparisons: int
     crossing: bool
     """Whether different subjects are compared."""
+
+    @property
+    def skewness(self) -> float:
+        """Skewness of what subjects add to the share of comparisons of two of them.
+
+        The logarithm of a rate that depends on both, as a product does, is a sum over subjects as
+        skewed as what each adds; of single subjects it takes the skewness off. What comparisons add
+        twice is none, and a few subjects with most comparisons tell nothing of the others.
+        """
+        if not self.crossing or self.noise == 0:
+            return 0.0
+        doubled = 2 * self.noise * (1 - 2 * self.value) / self.comparisons
+        third = max(-float((self.changes**3).sum()) - doubled, 0.0)
+        return third / self.jackknife**1.5 * self.effective_subjects / self.subjects
 
     @classmethod
     def _of(cls, events: float, kind: Sums, crossing: bool) -> ClusteredShare:
@@ -394,6 +431,11 @@ class ClusteredShare(ClusteredFigure):
         return found
 
 
+def _spread(changes: Array, count: int) -> float:
+    """Return the jackknife's variance; subjects that take no part have no change."""
+    return (count - 1) / count * (float((changes**2).sum()) - float(changes.sum()) ** 2 / count)
+
+
 def _add(index: NDArray[np.integer], values: Array, size: int) -> Array:
     return np.bincount(index, values, size).astype(np.float64, copy=False)
 
@@ -422,7 +464,7 @@ def paired_difference(
     One function serves two verification results, the models of an audit, and the arms of a
     comparison: what both sides share cancels out in the changes. Variances over subjects and over
     seeds are added, with the degrees of freedom of their sum (Satterthwaite, Biometrics Bulletin 2,
-    1946).
+    1946), that over subjects with those of its own variance.
 
     Args:
         values: the difference of each seed, ``(S,)``; one value for two models.
@@ -438,11 +480,18 @@ def paired_difference(
     mean = float(seeds.mean())
     left_out = left_out[left_out != 0]
     terms = []
-    if left_out.size > 1:
-        spread = float(((left_out - left_out.mean()) ** 2).sum())
+    centre = mean
+    if (count := left_out.size) > 1:
+        centre -= (count - 1) * float(left_out.mean())
+        squares = (left_out - left_out.mean()) ** 2
+        spread = float(squares.sum())
         # Comparisons count at least once, whatever two subjects have in common.
-        among = (left_out.size - 1) / left_out.size * spread
-        terms.append((max(among - noise, among / 2), left_out.size - 1))
+        among = (count - 1) / count * spread
+        # A sum of squares of which few subjects make the most tells as little as so few do.
+        least = 2 / (count - 1)
+        shares = float((squares**2).sum()) / spread**2 if spread else math.inf
+        own = 2 / min(max(shares - 1 / count, least), 2.0)
+        terms.append((max(among - noise, among / 2), own))
     if seeds.size > 1:
         terms.append((float(seeds.var(ddof=1)) / seeds.size, seeds.size - 1))
     total = sum(variance for variance, _ in terms)
@@ -450,9 +499,11 @@ def paired_difference(
         return None
     freedom = total**2 / sum(variance**2 / own for variance, own in terms)
     margin = float(stdtrit(freedom, (1 + confidence) / 2)) * math.sqrt(total)
+    # The jackknife takes its bias off the middle; the figure itself stays inside.
+    inside = 0.0
     if len(terms) == 2:
         # Few seeds may by chance lie so close that only their few degrees of freedom tell.
-        own = math.sqrt(terms[1][0]) * float(stdtrit(terms[1][1], (1 + confidence) / 2))
-        margin = max(margin, own)
+        inside = math.sqrt(terms[1][0]) * float(stdtrit(terms[1][1], (1 + confidence) / 2))
+    ends = min(centre - margin, mean - inside), max(centre + margin, mean + inside)
     method = JACKKNIFE if left_out.size > 1 else "t over seeds"
-    return Interval(mean - margin, mean + margin, confidence, method, DEPENDENT)
+    return Interval(*ends, confidence, method, DEPENDENT)

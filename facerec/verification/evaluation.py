@@ -308,7 +308,9 @@ def evaluate(
                 f"{name}: no pair of fold {emptied[0] + 1} has a score; leave the fold out"
             )
         folds, right = held_out(scored, pairs.folds[valid])
-        accuracy = _over_folds(folds, scored.share(right, np.ones(right.size, bool)).interval())
+        alone = wilson(int(right.sum()), right.size)
+        around = scored.interval(scored.mean(right)) if scored.known else alone
+        accuracy = _over_folds(folds, around)
     figures = scored.figures
     auc, eer = scored.auc(), scored.eer()
     return VerificationResult(

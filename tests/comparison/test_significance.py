@@ -91,18 +91,20 @@ def test_intervals_equal_a_naive_jackknife() -> None:
     found, mean = mean_over_seeds(values, LABELS), values.mean()
     assert found.value == pytest.approx(mean)
     without = np.array([values[:, c != LABELS].mean() for c in range(12)])
-    classes = 11 / 12 * ((without - without.mean()) ** 2).sum()
-    seeds = values.mean(axis=1).var(ddof=1) / 4
-    freedom = (seeds + classes) ** 2 / (seeds**2 / 3 + classes**2 / 11)
+    squares = (without - without.mean()) ** 2
+    classes, seeds = 11 / 12 * squares.sum(), values.mean(axis=1).var(ddof=1) / 4
+    own = min(2 / ((squares**2).sum() / squares.sum() ** 2 - 1 / 12), 11)
+    freedom = (seeds + classes) ** 2 / (seeds**2 / 3 + classes**2 / own)
     for interval, variance, degrees in (
         (found.over_seeds, seeds, 3),
-        (found.over_classes, classes, 11),
+        (found.over_classes, classes, own),
         (found.joint, seeds + classes, freedom),
     ):
         margin = t.ppf(0.975, degrees) * math.sqrt(variance)
-        if interval is found.joint:
-            margin = max(margin, t.ppf(0.975, 3) * math.sqrt(seeds))
-        assert [interval.low, interval.high] == pytest.approx([mean - margin, mean + margin])
+        inside = (interval is found.joint) * t.ppf(0.975, 3) * math.sqrt(seeds)
+        centre = mean - (interval is not found.over_seeds) * 11 * (without.mean() - mean)
+        ends = min(centre - margin, mean - inside), max(centre + margin, mean + inside)
+        assert [interval.low, interval.high] == pytest.approx(ends)
 
 
 def test_holm_counts_what_has_no_p() -> None:

@@ -147,18 +147,31 @@ def test_all_layouts_agree(seed: int) -> None:
 
 
 @pytest.mark.parametrize("confidence", [0.8, 0.95])
-def test_the_interval_by_its_formula(confidence: float) -> None:
-    events, first, second = draw_pairs(3, subjects=20, pairs=600)
+@pytest.mark.parametrize("mated", [0.0, 1.0])
+def test_the_interval_by_its_formula(confidence: float, mated: float) -> None:
+    events, first, second = draw_pairs(3, subjects=20, pairs=600, mated=mated)
     share = ClusteredShare.from_pairs(events, first, second)
     left_out = np.array([events[(first != k) & (second != k)].mean() for k in range(20)])
-    spread = 19 / 20 * ((left_out - left_out.mean()) ** 2).sum()
-    rate = events.mean()
-    # The noise of each comparison is in the changes of two subjects.
-    variance = spread - rate * (1 - rate) / 600
-    reach = t.ppf((1 + confidence) / 2, 19) * math.sqrt(variance) / (rate * (1 - rate))
-    centre = math.log(rate / (1 - rate))
+    rate, noise, skew = events.mean(), events.var() / 600, 0.0
+    # On the logit scale itself, as much wider as its steps are than the slope tells.
+    steps, slope = np.log(left_out / (1 - left_out)), rate * (1 - rate)
+    delta, own = (19 * values.var() for values in (left_out, steps))
+    if mated:
+        variance = max(delta * own * slope**2 / delta, delta + share.surplus)
+    else:
+        # The noise of each comparison is in the changes of two subjects.
+        variance = (delta - noise) * own * slope**2 / delta
+        third = ((rate - left_out) ** 3).sum() - 2 * noise * (1 - 2 * rate) / 600
+        loads = np.bincount(np.concatenate([first, second]))
+        alike = loads.sum() ** 2 / (loads**2).sum() / 20
+        skew = max(third, 0) / (delta - noise) ** 1.5 * alike
+    quantile = t.ppf((1 + confidence) / 2, 19)
+    moved = skew * (2 * quantile**2 + 1) / 6
+    centre, error = math.log(rate / (1 - rate)), math.sqrt(variance) / slope
     interval = share.interval(confidence)
-    expected = [1 / (1 + math.exp(-(centre + sign * reach))) for sign in (-1, 1)]
+    ends = centre - (quantile - moved) * error, centre + (quantile + moved) * error
+    expected = [1 / (1 + math.exp(-end)) for end in ends]
+    assert (skew > 0) == (mated == 0)
     assert [interval.low, interval.high] == pytest.approx(expected, rel=1e-9)
     assert interval.assumption == DEPENDENT
 
@@ -219,15 +232,21 @@ def test_a_rate_needs_a_comparison() -> None:
 def test_a_paired_difference_adds_seeds_and_subjects() -> None:
     generator = np.random.default_rng(5)
     changes, values = generator.normal(size=50), 7 + generator.normal(size=4)
+    changes -= changes.mean()
     subjects = paired_difference([values.mean()], changes)
     seeds = paired_difference(values, [])
     both = paired_difference(values, changes)
     assert subjects and seeds and both
-    error = math.sqrt(49 / 50 * ((changes - changes.mean()) ** 2).sum())
-    assert subjects.high - values.mean() == pytest.approx(t.ppf(0.975, 49) * error)
+    error = math.sqrt(49 / 50 * (changes**2).sum())
+    freedom = 2 / ((changes**4).sum() / (changes**2).sum() ** 2 - 1 / 50)
+    assert subjects.high - values.mean() == pytest.approx(t.ppf(0.975, min(freedom, 49)) * error)
     error = values.std(ddof=1) / 2
     assert seeds.high - values.mean() == pytest.approx(t.ppf(0.975, 3) * error)
     assert both.high >= max(subjects.high, seeds.high) and both.low <= min(subjects.low, seeds.low)
+    # The middle of a variance by N is that by N − 1.
+    without = [np.delete(changes, place).var() - changes.var() for place in range(50)]
+    spread = paired_difference([changes.var()], without)
+    assert spread and (spread.low + spread.high) / 2 == pytest.approx(changes.var(ddof=1))
     assert paired_difference([0.3], []) is None
     assert paired_difference([0.0], np.zeros(9)) is None
 

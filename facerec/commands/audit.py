@@ -40,7 +40,8 @@ class Precision(Flags):
     intersect: bool = False
     """Also take the combinations of all groups as groups."""
     allow_inferred_labels: bool = False
-    """Accept groups that were inferred and not recorded; every page then says so."""
+    """Accept groups of which label_source does not say how they were recorded (self-reported,
+    annotated by people, document, study); every page then says so."""
 
     def settings(self) -> AuditSettings:
         """Return what the audit takes of them."""
@@ -91,7 +92,8 @@ def audit(
     Args:
         embeddings: a file of facerec embed with raw embeddings, or a .parquet table with the
             columns image_id and embedding (a list).
-        attributes: a .csv file with the columns image_id, subject_id, label_source and groups.
+        attributes: a .csv file with the columns image_id, subject_id, groups, and label_source,
+            which says how these were recorded, as self-reported.
         group: columns of groups, as gender,race; the test declared in advance is on norms between
             those of the first.
         out: folder for audit.html, audit.csv, audit.json, pictures and a model card's section.

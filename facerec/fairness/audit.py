@@ -19,7 +19,15 @@ from facerec.embedding.placement import alike_note
 from facerec.errors import DatasetError, MetricError
 from facerec.fairness import rows as names
 from facerec.fairness.association import associate
-from facerec.fairness.attributes import INFERRED, Attributes, Joined, join
+from facerec.fairness.attributes import (
+    INFERRED,
+    Attributes,
+    Exclusion,
+    Joined,
+    alike,
+    changing,
+    join,
+)
 from facerec.fairness.baseline import RunPair, compare_runs
 from facerec.fairness.differentials import rate_rows
 from facerec.fairness.findings import caveats, findings_of, headline
@@ -93,8 +101,8 @@ def audit_embeddings(
     groups = tuple(attributes.groups)
     combinations = settings.combinations(groups, str(attributes.path))
     joined = join(attributes, embeddings, combinations[len(groups) :], source)
-    shown = with_groups(joined.groupings, groups)
-    listed, notes = None, []
+    shown = with_groups(joined.groupings, joined.exclusions)
+    listed, notes = None, changing(joined.exclusions, joined.groupings)
     if pairs is not None:
         sides = rows_of(embeddings, pairs.images.ids, pairs.name)[
             np.stack([pairs.pairs.first, pairs.pairs.second])
@@ -193,6 +201,12 @@ def conclude(
     table = tidy(rows)
     warnings = [*notes]
     for one in formed:
+        every = (*one.cells, *one.pooled, *one.suppressed) if len(one.attributes) == 1 else ()
+        warnings += [
+            f"{one.name}: {' and '.join(same)} look like one group in several spellings, which are "
+            "compared as if they were several groups; write a group in one way."
+            for same in alike(value for (value,) in every)
+        ]
         if not one.cells:
             warnings.append(f"{one.name}: no group has the ten subjects that it takes.")
         elif one.names == (POOLED,):
@@ -232,7 +246,10 @@ def conclude(
 
 
 def with_groups(
-    groupings: Sequence[Grouping], groups: Sequence[str], source: str = "", unit: str = "subjects"
+    groupings: Sequence[Grouping],
+    exclusions: Sequence[Exclusion],
+    source: str = "",
+    unit: str = "subjects",
 ) -> list[Grouping]:
     """Return the groupings with a group to show.
 
@@ -241,9 +258,10 @@ def with_groups(
     """
     shown = [grouping for grouping in groupings if grouping.cells]
     if not shown:
+        why = " ".join(["", *changing(exclusions, groupings)])
         raise DatasetError(
-            f"{source}{', '.join(groups)}: no group has the ten {unit} that it takes to be shown; "
-            "there is nothing to audit"
+            f"{source}{', '.join(one.name for one in groupings)}: no group has the ten {unit} that "
+            f"it takes to be shown; there is nothing to audit.{why}"
         )
     return shown
 

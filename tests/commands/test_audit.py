@@ -14,6 +14,7 @@ from facerec.commands.audit import main
 from facerec.commands.audit_scores import main as scores_main
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import write_embeddings
+from facerec.fairness.attributes import INFERRED
 from facerec.fairness.page import read_rows
 
 FAST = ["--permutations", "99", "--replicates", "40", "--fmr", "1e-1,1e-2"]
@@ -85,13 +86,13 @@ def test_the_smallest_target_that_all_groups_carry_heads(
 ) -> None:
     """Of 14,900 impostor pairs 149 reach 0.5; the 14 of 1e-3 are all of one group."""
     accepted = {("women", "women"): (116, 4000, 0.9), ("men", "men"): (33, 4000, 0.6)}
-    lines = ["label,score,gender_1,gender_2"]
+    lines = ["label,score,gender_1,gender_2,label_source"]
     for (one, other), (count, pairs, top) in accepted.items():
         high = np.linspace(0.5, top, count)
         scores = np.concatenate([high, np.linspace(-0.4, 0.4, pairs - count)])
-        lines += [f"0,{score},{one},{other}" for score in scores]
-        lines += [f"1,{score},{one},{other}" for score in np.linspace(0.3, 1, count)]
-    lines += [f"0,{score},women,men" for score in np.linspace(-0.5, 0.4, 6900)]
+        lines += [f"0,{score},{one},{other},study" for score in scores]
+        lines += [f"1,{score},{one},{other},study" for score in np.linspace(0.3, 1, count)]
+    lines += [f"0,{score},women,men,study" for score in np.linspace(-0.5, 0.4, 6900)]
     Path("S.csv").write_text("\n".join(lines))
     flags = ["--scores", "S.csv", "--group", "gender", "--out", "out", "--replicates", "99"]
     scores_main(flags)
@@ -117,10 +118,34 @@ def test_refusals(
     assert words in refused(lambda more: run(*more), *arguments)
 
 
+def test_spellings_and_values_that_change_are_named(
+    workplace: Path, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
+) -> None:
+    text = Path("A.csv").read_text()
+    Path("A.csv").write_text(text.replace(",female,old", ",F,old"))
+    run()
+    flat = " ".join(capsys.readouterr().out.split())
+    assert "gender: female and F look like one group" in flat and "female 10 subjects" in flat
+    head, *lines = text.splitlines()
+    ages = [
+        f"{line[: line.index(',')]},{line.split(',')[1]},x,{row % 3},study"
+        for row, line in enumerate(lines)
+    ]
+    Path("A.csv").write_text("\n".join([head, *ages]))
+    assert "all 40 subjects stand in several groups" in refused(
+        lambda more: run(*more, "--group", "age")
+    )
+
+
 def test_inferred_labels_take_a_flag(
     workplace: Path, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
 ) -> None:
-    write_attributes(workplace, source="inferred by a model")
-    assert "120 lines have inferred labels" in refused(lambda more: run(*more))
+    write_attributes(workplace, source="genderize.io")
+    assert "120 lines do not say" in refused(lambda more: run(*more))
     run("--allow-inferred-labels")
-    assert "Some group labels were inferred" in capsys.readouterr().out
+    assert INFERRED in " ".join(capsys.readouterr().out.split())
+    assert INFERRED in Path("out/audit.html").read_text()
+    assert INFERRED in Path("out/model_card_section.md").read_text()
+    Path("S.csv").write_text("label,score,gender\n1,0.9,f\n0,0.1,f\n")
+    flags = ["--scores", "S.csv", "--group", "gender", "--out", "other"]
+    assert "2 lines do not say" in refused(lambda more: scores_main([*flags, *more]))

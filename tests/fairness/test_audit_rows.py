@@ -188,8 +188,8 @@ def some_scores() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def write_scores(path: Path, header: str, *columns: np.ndarray) -> ScoredPairs:
-    lines = [",".join(map(str, line)) for line in zip(*columns, strict=True)]
-    path.write_text("\n".join([header, *lines]) + "\n")
+    lines = [",".join(map(str, (*line, "study"))) for line in zip(*columns, strict=True)]
+    path.write_text("\n".join([f"{header},label_source", *lines]) + "\n")
     return read_scores(path, groups=("race",))
 
 

@@ -16,6 +16,7 @@ from facerec.commands.audit import (
 )
 from facerec.commands.cli import Console, listed, run_command
 from facerec.errors import DatasetError
+from facerec.limits import Number
 
 
 def audit_scores(
@@ -25,6 +26,7 @@ def audit_scores(
     attributes: Path | None = None,
     subject: str = "subject_id",
     distances: bool = False,
+    threshold: Number | None = None,
     threshold_from: Path | None = None,
     precision: tyro.conf.OmitArgPrefixes[Precision] = PRECISION,
 ) -> None:
@@ -44,6 +46,9 @@ def audit_scores(
             scores.
         subject: column of the subject.
         distances: the scores are distances: smaller means more alike.
+        threshold: a score (or distance), such as that of the system in use: sentences, tables and
+            pictures are of rates there; by default at the one of --fmr nearest to 1e-3 that tells
+            both rates.
         threshold_from: set the thresholds on these other labelled scores (.csv).
         precision: error rates, tests and intervals.
     """
@@ -55,7 +60,8 @@ def audit_scores(
 
     console = Console(highlight=False)
     check_audit_folder(out)
-    settings, groups = precision.settings(), listed(group)
+    at = -threshold if threshold is not None and distances else threshold
+    settings, groups = precision.settings(at), listed(group)
     for path in (scores, threshold_from):
         if path is not None and is_embeddings(path):
             raise DatasetError(f"{path}: it holds embeddings; audit these with facerec audit")

@@ -30,7 +30,13 @@ from facerec.fairness.attributes import (
 )
 from facerec.fairness.baseline import RunPair, compare_runs
 from facerec.fairness.differentials import rate_rows
-from facerec.fairness.findings import caveats, findings_of, headline
+from facerec.fairness.findings import (
+    caveats,
+    findings_of,
+    not_compared,
+    working_target,
+    working_targets,
+)
 from facerec.fairness.groupings import ALL_GROUPS, POOLED, UNKNOWN, Grouping
 from facerec.fairness.norm_errors import mated_pairs, norm_errors
 from facerec.fairness.norms import SubjectNorms, norm_figures
@@ -47,7 +53,6 @@ from facerec.progress import Progress
 from facerec.report.estimate import Estimate
 from facerec.report.tidy import tidy
 from facerec.statistics.clustered import ClusteredShare
-from facerec.statistics.operating_points import OperatingPoint, parse_rate
 from facerec.verification.bench import Bench, Pairs
 from facerec.verification.evaluation import rows_of, score_pairs, select_embeddings
 
@@ -112,7 +117,7 @@ def audit_embeddings(
         notes += _left_out(listed, shown[0])
     labels = [(one.codes, one.names) for one in shown]
     how: dict[str, Any] = {"targets": settings.targets, "thresholds": thresholds}
-    how["family"] = joined.family
+    how |= {"family": joined.family, "given": settings.threshold}
     counted: Sequence[Errors]
     try:
         if listed is None:
@@ -136,7 +141,9 @@ def audit_embeddings(
         rows += rate_rows(
             grouping.name, errors, settings.replicates, settings.seed, first=not number
         )
-        rows += _norm_error_rows(grouping, errors, mated, joined)
+    target = working_target(tidy(rows), shown[0].name)
+    for grouping, errors in zip(shown, counted, strict=True):
+        rows += _norm_error_rows(grouping, errors, mated, joined, target)
     protocol = None
     if searches is not None:
         try:
@@ -215,7 +222,7 @@ def conclude(
                 "compared; join values to bins, such as ages 18-29 and 30-44."
             )
     thresholds = names.select(table, names.THRESHOLD)
-    if len(thresholds) and not calibrated:
+    if len(thresholds) and not calibrated and settings.threshold is None:
         warnings.append(
             "The global thresholds were fixed on the non-mated pairs of these data themselves; "
             "thresholds from other data would give other rates."
@@ -234,11 +241,18 @@ def conclude(
         for one in formed
         if one.cells
     }
+    target = working_target(table, next(iter(groups)))
+    absent = [said for name in groups for said in not_compared(table, name, target)]
+    warnings += absent
     head = {
         "facerec": facerec.__version__,
         **facts,
         "groups": groups,
-        "headline": {name: headline(table, name) for name in groups},
+        "headline": {
+            "target": target,
+            "searches": {name: working_targets(table, name) for name in groups},
+        },
+        "not_compared": absent,
         "settings": {**vars(settings), "targets": list(settings.targets), "policy": policy},
     }
     said = caveats(facts["label_sources"], policy, norms=norms is not None)
@@ -353,20 +367,21 @@ def _norm_error_rows(
     errors: Errors,
     mated: tuple[NDArray[np.floating], NDArray[np.int64]] | None,
     joined: Joined,
+    target: str,
 ) -> list[names.Row]:
-    """Return what norms have to do with errors of mated pairs at the working threshold.
+    """Return what norms have to do with errors of mated pairs at the threshold of a target.
 
     ``mated`` are scores and sides of mated pairs, None where there are too many.
     """
     try:
         if isinstance(errors, MetricError):
             raise errors
-        point = working_point([at.point for at in errors.points])
-        if point is None:
+        fixed = [at.point.threshold for at in errors.points if at.point.target == target]
+        if not fixed:
             raise MetricError("no target has a threshold on these data")
         if mated is None:
             raise MetricError(f"there are more than {MOST_MATED:,} mated pairs")
-        found = norm_errors(grouping, *mated, joined.norms, joined.subjects, point.threshold)
+        found = norm_errors(grouping, *mated, joined.norms, joined.subjects, fixed[0])
         return list(found)
     except MetricError as problem:
         return [names.row(grouping.name, names.AREA, Estimate(None, remark=str(problem)))]
@@ -435,13 +450,3 @@ def _left_out(listed: ListedPairs, grouping: Grouping) -> list[str]:
         for why, gone in reasons.items()
         if gone.any()
     ]
-
-
-def working_point(points: Sequence[OperatingPoint]) -> OperatingPoint | None:
-    """Return the point of the lowest target that leaves room for 30 false matches where it was set.
-
-    Else that of the highest target that is resolvable; None without any.
-    """
-    usable = [point for point in points if point.resolvable and np.isfinite(point.threshold)]
-    usable.sort(key=lambda point: parse_rate(point.target))
-    return next((point for point in usable if point.reliable), usable[-1] if usable else None)

@@ -30,7 +30,7 @@ from facerec.fairness.attributes import (
 from facerec.fairness.audit import conclude, size_rows, with_groups
 from facerec.fairness.differentials import rate_rows
 from facerec.fairness.groupings import UNKNOWN, contradictory, form_groupings
-from facerec.fairness.rates import ListedPairs, Thresholds, fix_thresholds, listed_rates
+from facerec.fairness.rates import ListedPairs, Thresholds, listed_rates
 from facerec.fairness.result import DEFAULTS, Audit, AuditSettings
 from facerec.fairness.rows import Row
 from facerec.verification.protocols import ScoredPairs
@@ -87,12 +87,11 @@ def audit_scores(
     left, known = subjects != UNKNOWN, sides.subjects_known
     unit = "subjects" if known else "pairs"
     chosen = with_groups(groupings, sides.exclusions, f"{name}: ", unit)
-    # Refuses scores of one kind.
-    fix_thresholds(scored.scores, scored.issame, settings.targets, name)
     both = np.arange(2 * len(scored)).reshape(-1, 2).T
     pairs = ListedPairs(name, scored.scores, both, scored.issame, subjects, not known)
     spread = [(grouping.codes, grouping.names) for grouping in chosen]
-    counted = listed_rates(pairs, spread, targets=settings.targets, thresholds=thresholds)
+    how: dict[str, Any] = {"thresholds": thresholds, "given": settings.threshold}
+    counted = listed_rates(pairs, spread, targets=settings.targets, **how)
     rows: list[Row] = []
     for number, (grouping, errors) in enumerate(zip(chosen, counted, strict=True)):
         rows += size_rows(grouping, subjects if known else None, ~sides.scored, images=False)

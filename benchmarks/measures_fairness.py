@@ -36,7 +36,7 @@ ids = np.array([f"{row}.jpg" for row in range(person.size)])
 with open(folder / "attributes.csv", "w", newline="") as file:
     writer = csv.writer(file)
     writer.writerow(["image_id", "subject_id", "group", "label_source"])
-    writer.writerows([i, p, "ABCD"[p % 4], "made up"] for i, p in zip(ids, person))
+    writer.writerows([i, p, "ABCD"[p % 4], "study"] for i, p in zip(ids, person))
 centres = generator.standard_normal((subjects, dimensions), np.float32)
 vectors = np.empty((person.size, dimensions), np.float32)
 for start in range(0, person.size, 4096):

@@ -15,7 +15,7 @@ from facerec.commands.sources import open_benches
 from facerec.defaults import AUDIT_FPIR_TARGETS, FMR_TARGETS, PERMUTATIONS, REPLICATES
 from facerec.errors import DatasetError
 from facerec.files import sha256
-from facerec.limits import MOST, Flags, Limits, Seed
+from facerec.limits import MOST, Cosine, Flags, Limits, Seed
 from facerec.report.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -40,15 +40,15 @@ class Precision(Flags):
     intersect: bool = False
     """Also take the combinations of all groups as groups."""
     allow_inferred_labels: bool = False
-    """Accept groups that were inferred and not recorded; every page then says so."""
+    """Accept groups of which label_source does not say how they were recorded (self-reported,
+    annotated by people, document, study); every page then says so."""
 
-    def settings(self) -> AuditSettings:
+    def settings(self, threshold: float | None) -> AuditSettings:
         """Return what the audit takes of them."""
         from facerec.fairness.result import AuditSettings
 
-        return AuditSettings(
-            self.intersect, exact_rates(self.fmr), self.permutations, self.replicates, self.seed
-        )
+        how = exact_rates(self.fmr), self.permutations, self.replicates, self.seed
+        return AuditSettings(self.intersect, *how, threshold)
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,7 @@ def audit(
     subject: str = "subject_id",
     pairs: str | None = None,
     data: Path | None = None,
+    threshold: Cosine | None = None,
     threshold_from: Path | None = None,
     baseline: Path | None = None,
     precision: tyro.conf.OmitArgPrefixes[Precision] = PRECISION,
@@ -92,7 +93,8 @@ def audit(
     Args:
         embeddings: a file of facerec embed with raw embeddings, or a .parquet table with the
             columns image_id and embedding (a list).
-        attributes: a .csv file with the columns image_id, subject_id, label_source and groups.
+        attributes: a .csv file with the columns image_id, subject_id, groups, and label_source,
+            which says how these were recorded, as self-reported.
         out: folder for audit.html, audit.csv, audit.json, pictures and a model card's section.
         group: columns of groups, as gender,race; the test declared in advance is on norms between
             those of the first.
@@ -102,6 +104,8 @@ def audit(
         pairs: score the pairs of a bench (lfw, cfp_fp, …), a pack (.bin, .npz) or a pair list, in
             place of every image with every other.
         data: folder to look for the bench in, before FACEREC_DATA and data/.
+        threshold: a cosine, such as that of the system in use: sentences, tables and pictures are
+            of rates there; by default at the one of --fmr nearest to 1e-3 that tells both rates.
         threshold_from: set the thresholds on other data: embeddings that say who is on the images,
             or labelled scores (.csv); by default on the non-mated pairs of these data. With
             --one-to-many it takes embeddings of more subjects than an audited gallery holds.
@@ -121,7 +125,7 @@ def audit(
     console = Console(highlight=False)
     check_audit_folder(out)
     (groups, called), plan = named_columns(columns, group), None
-    settings = precision.settings()
+    settings = precision.settings(threshold)
     if searches != SEARCHES:
         plan = SearchPlan(exact_rates(searches.fpir), searches.reference, precision.seed)
         if threshold_from is not None and not is_embeddings(threshold_from):

@@ -10,6 +10,7 @@ import tyro
 from facerec.commands.audit import PRECISION, Precision, files_read, fix_on_scores, tell_audit
 from facerec.commands.cli import Console, named_columns, run_command
 from facerec.errors import DatasetError
+from facerec.limits import Number
 
 
 def audit_scores(
@@ -20,6 +21,7 @@ def audit_scores(
     attributes: Path | None = None,
     subject: str = "subject_id",
     distances: bool = False,
+    threshold: Number | None = None,
     threshold_from: Path | None = None,
     precision: tyro.conf.OmitArgPrefixes[Precision] = PRECISION,
 ) -> None:
@@ -41,6 +43,9 @@ def audit_scores(
             scores.
         subject: column of the subject.
         distances: the scores are distances: smaller means more alike.
+        threshold: a score (or distance), such as that of the system in use: sentences, tables and
+            pictures are of rates there; by default at the one of --fmr nearest to 1e-3 that tells
+            both rates.
         threshold_from: set the thresholds on these other labelled scores (.csv).
         precision: error rates, tests and intervals.
     """
@@ -52,7 +57,8 @@ def audit_scores(
 
     console = Console(highlight=False)
     check_audit_folder(out)
-    settings, (groups, called) = precision.settings(), named_columns(columns, group)
+    at = -threshold if threshold is not None and distances else threshold
+    settings, (groups, called) = precision.settings(at), named_columns(columns, group)
     if not groups:
         raise DatasetError(f"{scores}: nothing says which groups to compare; give --group")
     for path in (scores, threshold_from):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -40,15 +40,30 @@ MOST_NUMBERS = 12
 LEAST_CV = 1e-4
 """Coefficient of variation of norms below which the embeddings were normalised."""
 
+RECORDED = ("self-reported", "annotated by people", "document", "study")
+"""How a person or a document records a group; a ``label_source`` begins with one of them."""
+
+_RECORDED = re.compile(
+    r"(self([- ]?(reported|declared|identified))?"
+    r"|(annotated|labell?ed|checked) by (people|persons|humans|hand|annotators|curators)"
+    r"|annotators?|curators?|documents?|birth dates?|dates? of birth|stud(y|ies)"
+    r"|(.*[,;:] )?hand-checked\b.*)\s*([,;:(].*)?",
+    re.IGNORECASE,
+)
+"""The same and other spellings, alone or before a mark and free text."""
+_GUESSED = re.compile("infer|predict|estimat|guess|classif", re.IGNORECASE)
+
 INFERRED = (
-    "Some group labels were inferred from images by a model or a person, not recorded; figures by "
-    "group may reflect errors of that inference."
+    "Nothing says that a person or a document recorded all group labels: some may have been "
+    "guessed from images or names, and figures by group may reflect errors of those guesses."
 )
 """Banner of an audit with such labels."""
+NOT_SAID = "source not said"
 
-NO_VALUE = "no value"
-"""Why images of subjects without a recorded group are left out."""
+NO_VALUE, SEVERAL = "no value", "in several groups"
+"""Why images of subjects without a recorded group, or with two, are left out."""
 
+_SAME = {"man": "male", "men": "male", "woman": "female", "women": "female"}
 _IMAGE, _SOURCE, _FAMILY = "image_id", "label_source", "family"
 _POSITIONS = 10
 
@@ -70,7 +85,7 @@ class Attributes:
     label_sources: tuple[str, ...]
     """Every value of ``label_source``, sorted."""
     inferred: bool
-    """Whether some labels are inferred, which every page of a report must say."""
+    """Whether some labels may be, which every page of a report must say."""
     families: NDArray[np.str_] | None = None
     """Family of the subject, ``(L,)``, empty where none is recorded; None without that column."""
 
@@ -125,21 +140,21 @@ def read_attributes(
 ) -> Attributes:
     """Read a CSV file with a header and one line an image.
 
-    The columns ``image_id`` and ``label_source`` must be there. A column ``family`` names people
-    who are related or look alike, as twins: error rates then leave out one family at a time. With
-    ``subject="image_id"`` every image counts as a subject of its own, for sets that do not say who
-    is who.
+    The column ``image_id`` must be there, and ``label_source`` says who recorded the groups. A
+    column ``family`` names people who are related or look alike, as twins: error rates then leave
+    out one family at a time. With ``subject="image_id"`` every image counts as a subject of its
+    own, for sets that do not say who is who.
 
     Args:
         path: a table that `facerec.tables` reads: UTF-8 or UTF-16; commas, semicolons or tabs.
         groups: columns of attributes; what `is_missing` is not recorded.
         subject: column of the subject.
-        allow_inferred: take labels whose source says that they are inferred.
+        allow_inferred: take labels whose source does not begin as one of `RECORDED`.
         called: columns that the table calls otherwise, as ``{"image_id": "file"}``.
 
     Raises:
-        DatasetError: a column or value is missing, a line is malformed, labels are inferred, or an
-            attribute has more than a hundred values.
+        DatasetError: a column or value is missing, a line is malformed, labels are not recorded, or
+            an attribute has more than a hundred values.
     """
     path = Path(path)
     if not groups:
@@ -147,14 +162,14 @@ def read_attributes(
     text = TextTable(path, called=called)
     if not text.columns:
         raise DatasetError(f"{path}: the file is empty; check that it is the right one")
-    families = [_FAMILY] if _FAMILY in text.columns else []
-    wanted = list(dict.fromkeys([_IMAGE, subject, *groups, _SOURCE, *families]))
+    families, source = ([name] if name in text.columns else [] for name in (_FAMILY, _SOURCE))
+    wanted = list(dict.fromkeys([_IMAGE, subject, *groups, *source, *families]))
     records = [(line, *fields) for line, fields in text.rows(wanted)]
     if not records:
         raise DatasetError(f"{path}: there is a header but no line below it; check the file")
     table = pd.DataFrame(records, columns=["", *wanted], dtype=object)
     lines = table[""].to_numpy(np.int64)
-    for column in (_IMAGE, subject, _SOURCE):
+    for column in (_IMAGE, subject):
         # Of these only an empty field is missing: None and Na are names of people.
         empty = np.flatnonzero(table[column] == "")
         if len(empty):
@@ -162,7 +177,7 @@ def read_attributes(
                 f"{path}, line {lines[empty[0]]}: {column} is empty ({len(empty):,} such lines); "
                 "write it there or remove the line"
             )
-    sources = dict(sorted(Counter(table[_SOURCE]).items()))
+    sources = dict(sorted(Counter(table[_SOURCE] if source else [""] * len(table)).items()))
     values = {name: _texts(path, table[name], missing=True) for name in dict.fromkeys(groups)}
     for name, texts in values.items():
         check_values(path, name, texts)
@@ -172,7 +187,7 @@ def read_attributes(
         images=_texts(path, table[_IMAGE]),
         subjects=_texts(path, table[subject]),
         groups=values,
-        label_sources=tuple(sources),
+        label_sources=tuple(source or NOT_SAID for source in sources),
         inferred=check_sources(path, sources, allow_inferred=allow_inferred),
         families=_texts(path, table[_FAMILY], missing=True) if families else None,
     )
@@ -267,33 +282,68 @@ def _families(
 
 
 def check_sources(path: Path, sources: Mapping[str, int], *, allow_inferred: bool) -> bool:
-    """Return whether labels are inferred.
+    """Return whether labels may be inferred: their source does not begin as one of `RECORDED`.
 
     Args:
         path: the file.
-        sources: where labels come from, and for how many lines.
+        sources: where labels come from, empty where that is not said, and for how many lines.
         allow_inferred: whether they may be.
 
     Raises:
-        DatasetError: they are, and that is not allowed.
+        DatasetError: they may, and that is not allowed.
     """
-    inferred = [source for source in sources if re.search(r"\binferred\b", source, re.IGNORECASE)]
+    inferred = [
+        source for source in sources if not _RECORDED.fullmatch(source) or _GUESSED.search(source)
+    ]
     if inferred and not allow_inferred:
         count = sum(sources[source] for source in inferred)
+        said = f"{_SOURCE} {inferred[0][:60]!r}" if inferred[0] else f"no {_SOURCE}"
         raise DatasetError(
-            f"{path}: {count:,} lines have inferred labels (label_source {inferred[0]!r}), on "
-            "which no statement about people should rest; use recorded labels, or allow inferred "
-            "ones (--allow-inferred-labels), which puts a banner on every page"
+            f"{path}: {count:,} lines do not say that a person or a document recorded their groups "
+            f"({said}). If so, begin the column {_SOURCE} with {', '.join(RECORDED[:-1])} or "
+            f"{RECORDED[-1]}, as in 'self-reported: enrolment form'; else allow inferred labels "
+            "(--allow-inferred-labels), which puts a banner on every page"
         )
     return bool(inferred)
+
+
+def changing(exclusions: Sequence[Exclusion], groupings: Sequence[Grouping]) -> list[str]:
+    """Return a sentence for each attribute that changes within subjects."""
+    seen = {one.name for one in groupings if one.cells or one.pooled or one.suppressed}
+    return [
+        f"{gone.attribute}: {'' if gone.attribute in seen else 'all '}"
+        f"{gone.subjects or gone.images:,} {'subjects' if gone.subjects else 'mated pairs'} stand "
+        "in several groups and are left out; give a person one value, such as the age at enrolment."
+        for gone in exclusions
+        if SEVERAL in gone.reason
+    ]
+
+
+def alike(values: Iterable[str]) -> list[list[str]]:
+    """Return the values that look like one group in several spellings, several each.
+
+    Examples:
+        >>> alike(["M", "East Asian", "male", "east-asian", "F", "Black", "<30", ">30"])
+        [['East Asian', 'east-asian'], ['male', 'M']]
+    """
+    found: dict[str, list[str]] = {}
+    for value in values:
+        read = unicodedata.normalize("NFKC", value).casefold()
+        read = re.sub(r"[\s_\-\u2010-\u2015]+", "", read)
+        found.setdefault(_SAME.get(read, read), []).append(value)
+    for letter in [read for read in found if len(read) == 1 and read.isalpha()]:
+        whole = [read for read in found if read.startswith(letter) and read != letter]
+        if len(whole) == 1:
+            found[whole[0]] += found.pop(letter)
+    return [spellings for spellings in found.values() if len(spellings) > 1]
 
 
 def check_values(path: Path, name: str, values: NDArray[np.str_]) -> None:
     """Refuse a column that cannot be one of groups.
 
     Raises:
-        DatasetError: it is empty, has too many values, numbers that were not binned, values that
-            read alike, or one that the audit gives itself.
+        DatasetError: it is empty, has too many values, numbers that were not binned, or one that
+            the audit gives itself.
     """
     distinct = np.unique(values[values != ""])
     if not len(distinct):
@@ -310,21 +360,12 @@ def check_values(path: Path, name: str, values: NDArray[np.str_]) -> None:
             f"{path}: the column {name} has {numbers:,} different numbers, which are no groups; "
             f"write bins there, such as 18-29 and 30-44"
         )
-    written: dict[str, str] = {}
     for value in distinct.tolist():
-        folded = unicodedata.normalize("NFKC", value).casefold()
-        if folded in (POOLED, ALL_GROUPS, EVERYBODY, OTHERS):
+        if value.casefold() in (POOLED, ALL_GROUPS, EVERYBODY, OTHERS):
             raise DatasetError(
                 f"{path}: the column {name} has the value {value!r}, which the audit gives to a "
                 "row of its own; rename the group"
             )
-        if folded in written:
-            raise DatasetError(
-                f"{path}: the column {name} has the values {written[folded]!r} and {value!r}, "
-                "which differ in capitals or in how letters are encoded; write one group in one "
-                "way"
-            )
-        written[folded] = value
 
 
 def _texts(path: Path, column: pd.Series, missing: bool = False) -> NDArray[np.str_]:
@@ -398,7 +439,7 @@ def _labels(
     # A contradiction anywhere in the file counts, also on lines that were not joined.
     conflict = np.isin(subjects, contradictory(attributes.subjects, values))
     empty = (values[lines] == "") & ~conflict
-    for reason, gone in (("subject in several groups", conflict), (NO_VALUE, empty)):
+    for reason, gone in ((f"subject {SEVERAL}", conflict), (NO_VALUE, empty)):
         numbers = attributes.lines[lines[gone]]
         _exclude(exclusions, reason, numbers, subjects[gone], attribute=name)
     labels = np.full(size, "", values.dtype)

@@ -19,10 +19,24 @@ from facerec.embedding.placement import alike_note
 from facerec.errors import DatasetError, MetricError
 from facerec.fairness import rows as names
 from facerec.fairness.association import associate
-from facerec.fairness.attributes import INFERRED, Attributes, Joined, join
+from facerec.fairness.attributes import (
+    INFERRED,
+    Attributes,
+    Exclusion,
+    Joined,
+    alike,
+    changing,
+    join,
+)
 from facerec.fairness.baseline import RunPair, compare_runs
 from facerec.fairness.differentials import rate_rows
-from facerec.fairness.findings import caveats, findings_of, headline
+from facerec.fairness.findings import (
+    caveats,
+    findings_of,
+    not_compared,
+    working_target,
+    working_targets,
+)
 from facerec.fairness.groupings import ALL_GROUPS, POOLED, UNKNOWN, Grouping
 from facerec.fairness.norm_errors import mated_pairs, norm_errors
 from facerec.fairness.norms import SubjectNorms, norm_figures
@@ -39,7 +53,6 @@ from facerec.progress import Progress
 from facerec.report.estimate import Estimate
 from facerec.report.tidy import tidy
 from facerec.statistics.clustered import ClusteredShare
-from facerec.statistics.operating_points import OperatingPoint, parse_rate
 from facerec.statistics.rates import turned
 from facerec.verification.bench import Bench, Pairs
 from facerec.verification.evaluation import rows_of, score_pairs, select_embeddings
@@ -94,8 +107,8 @@ def audit_embeddings(
     groups = tuple(attributes.groups)
     combinations = settings.combinations(groups, str(attributes.path))
     joined = join(attributes, embeddings, combinations[len(groups) :], source)
-    shown = with_groups(joined.groupings, groups)
-    listed, notes = None, []
+    shown = with_groups(joined.groupings, joined.exclusions)
+    listed, notes = None, changing(joined.exclusions, joined.groupings)
     if pairs is not None:
         sides = rows_of(embeddings, pairs.images.ids, pairs.name)[
             np.stack([pairs.pairs.first, pairs.pairs.second])
@@ -107,7 +120,7 @@ def audit_embeddings(
         notes += [f"{note[0].upper()}{note[1:]}." for note in said if note]
     labels = [(one.codes, one.names) for one in shown]
     how: dict[str, Any] = {"targets": settings.targets, "thresholds": thresholds}
-    how["family"] = joined.family
+    how |= {"family": joined.family, "given": settings.threshold}
     counted: Sequence[Errors]
     try:
         if listed is None:
@@ -131,7 +144,9 @@ def audit_embeddings(
         rows += rate_rows(
             grouping.name, errors, settings.replicates, settings.seed, first=not number
         )
-        rows += _norm_error_rows(grouping, errors, mated, joined)
+    target = working_target(tidy(rows), shown[0].name)
+    for grouping, errors in zip(shown, counted, strict=True):
+        rows += _norm_error_rows(grouping, errors, mated, joined, target)
     protocol = None
     if searches is not None:
         try:
@@ -196,6 +211,12 @@ def conclude(
     table = tidy(rows)
     warnings = [*notes]
     for one in formed:
+        every = (*one.cells, *one.pooled, *one.suppressed) if len(one.attributes) == 1 else ()
+        warnings += [
+            f"{one.name}: {' and '.join(same)} look like one group in several spellings, which are "
+            "compared as if they were several groups; write a group in one way."
+            for same in alike(value for (value,) in every)
+        ]
         if not one.cells:
             warnings.append(f"{one.name}: no group has the ten subjects that it takes.")
         elif one.names == (POOLED,):
@@ -204,7 +225,7 @@ def conclude(
                 "compared; join values to bins, such as ages 18-29 and 30-44."
             )
     thresholds = names.select(table, names.THRESHOLD)
-    if len(thresholds) and not calibrated:
+    if len(thresholds) and not calibrated and settings.threshold is None:
         warnings.append(
             "The global thresholds were fixed on the non-mated pairs of these data themselves; "
             "thresholds from other data would give other rates."
@@ -223,11 +244,18 @@ def conclude(
         for one in formed
         if one.cells
     }
+    target = working_target(table, next(iter(groups)))
+    absent = [said for name in groups for said in not_compared(table, name, target)]
+    warnings += absent
     head = {
         "facerec": facerec.__version__,
         **facts,
         "groups": groups,
-        "headline": {name: headline(table, name) for name in groups},
+        "headline": {
+            "target": target,
+            "searches": {name: working_targets(table, name) for name in groups},
+        },
+        "not_compared": absent,
         "settings": {**vars(settings), "targets": list(settings.targets), "policy": policy},
     }
     said = caveats(facts["label_sources"], policy, norms=norms is not None)
@@ -235,7 +263,10 @@ def conclude(
 
 
 def with_groups(
-    groupings: Sequence[Grouping], groups: Sequence[str], source: str = "", unit: str = "subjects"
+    groupings: Sequence[Grouping],
+    exclusions: Sequence[Exclusion],
+    source: str = "",
+    unit: str = "subjects",
 ) -> list[Grouping]:
     """Return the groupings with a group to show.
 
@@ -244,9 +275,10 @@ def with_groups(
     """
     shown = [grouping for grouping in groupings if grouping.cells]
     if not shown:
+        why = " ".join(["", *changing(exclusions, groupings)])
         raise DatasetError(
-            f"{source}{', '.join(groups)}: no group has the ten {unit} that it takes to be shown; "
-            "there is nothing to audit"
+            f"{source}{', '.join(one.name for one in groupings)}: no group has the ten {unit} that "
+            f"it takes to be shown; there is nothing to audit.{why}"
         )
     return shown
 
@@ -339,20 +371,21 @@ def _norm_error_rows(
     errors: Errors,
     mated: tuple[NDArray[np.floating], NDArray[np.int64]] | None,
     joined: Joined,
+    target: str,
 ) -> list[names.Row]:
-    """Return what norms have to do with errors of mated pairs at the working threshold.
+    """Return what norms have to do with errors of mated pairs at the threshold of a target.
 
     ``mated`` are scores and sides of mated pairs, None where there are too many.
     """
     try:
         if isinstance(errors, MetricError):
             raise errors
-        point = working_point([at.point for at in errors.points])
-        if point is None:
+        fixed = [at.point.threshold for at in errors.points if at.point.target == target]
+        if not fixed:
             raise MetricError("no target has a threshold on these data")
         if mated is None:
             raise MetricError(f"there are more than {MOST_MATED:,} mated pairs")
-        found = norm_errors(grouping, *mated, joined.norms, joined.subjects, point.threshold)
+        found = norm_errors(grouping, *mated, joined.norms, joined.subjects, fixed[0])
         return list(found)
     except MetricError as problem:
         return [names.row(grouping.name, names.AREA, Estimate(None, remark=str(problem)))]
@@ -422,13 +455,3 @@ def _left_out(listed: ListedPairs, grouping: Grouping) -> list[str]:
         for why, gone in reasons.items()
         if gone.any()
     ]
-
-
-def working_point(points: Sequence[OperatingPoint]) -> OperatingPoint | None:
-    """Return the point of the lowest target that leaves room for 30 false matches where it was set.
-
-    Else that of the highest target that is resolvable; None without any.
-    """
-    usable = [point for point in points if point.resolvable and np.isfinite(point.threshold)]
-    usable.sort(key=lambda point: parse_rate(point.target))
-    return next((point for point in usable if point.reliable), usable[-1] if usable else None)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from facerec.embedding.extraction import Embeddings
 from facerec.errors import MetricError
 from facerec.fairness.attributes import check_raw
-from facerec.fairness.differentials import Of, differentials, max_over_geomean
+from facerec.fairness.differentials import NAMES, differentials, max_over_geomean
 from facerec.fairness.norms import (
     Array,
     SubjectNorms,
@@ -327,8 +327,6 @@ def _rate_figures(shared: _Shared, errors: GroupErrors, with_tpr: bool) -> _Figu
     # For the values and the rule that withholds them.
     summary, figures = differentials(errors, replicates=1), _Figures()
     rows = {(row.measure, row.of, row.target): row for row in summary.rows}
-    compared = [shared.names.index(name) for name in summary.groups]
-    fewest = min((errors.group_subjects[group] for group in compared), default=0)
     for target, at in zip(shared.targets, errors.points, strict=True):
         point, fnmr, tpr = at.point, at.fnmr_of_pairs[-1], f"TPR@FPR={target}"
         if with_tpr and point.resolvable and fnmr is not None:
@@ -337,14 +335,15 @@ def _rate_figures(shared: _Shared, errors: GroupErrors, with_tpr: bool) -> _Figu
             few = f"not resolvable with {point.non_mated:,} non-mated pairs"
             figures[tpr,] = _Figure(None, np.empty(0), shared.count, few)
     for target, at in zip(shared.targets, errors.points, strict=True):
-        kinds: tuple[Of, Of] = ("FMR", "FNMR")
-        for of, of_groups in zip(kinds, (at.fmr, at.fnmr), strict=True):
+        for of in NAMES:
+            compared = [shared.names.index(name) for name in summary.groups[of]]
+            fewest = min((errors.group_subjects[group] for group in compared), default=0)
             row = rows.get(("max/geomean", of, target))
             if row is None or row.value is None:
-                why = "; ".join(summary.remarks) if row is None else row.remark
+                why = summary.remarks[of][""] if row is None else row.remark
                 found = _Figure(None, np.empty(0), fewest, why)
             else:
-                shares = [share for group in compared if (share := of_groups[group])]
+                shares = [share for group in compared if (share := at.of(of)[group])]
                 # A subject is in one group: it moves one of the rates.
                 rates = np.stack([share.value + share.changes for share in shares], axis=-1)
                 changes = max_over_geomean(np.maximum(rates, 0)) - row.value

@@ -9,9 +9,8 @@ serves all draws of noise. A ratio is infinite where its denominator is 0, and N
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,12 +20,13 @@ from facerec.defaults import REPLICATES
 from facerec.errors import MetricError
 from facerec.fairness import rows as names
 from facerec.fairness.groupings import ALL_GROUPS
-from facerec.fairness.rates import GroupErrors
+from facerec.fairness.rates import ErrorsAt, GroupErrors, Of
+from facerec.report import words
 from facerec.report.estimate import Estimate
 from facerec.report.tidy import OF_PAIRS
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.intervals import Interval
-from facerec.statistics.operating_points import RULE_OF_30, OperatingPoint, parse_rate
+from facerec.statistics.operating_points import RULE_OF_30, OperatingPoint
 
 Values = NDArray[np.float64]
 
@@ -38,6 +38,8 @@ RATIO = "max/min"
 
 NAMES: dict[Of, str] = {"FMR": "FPD", "FNMR": "FND"}
 """What ISO/IEC 19795-10 calls the differential of a rate."""
+_KINDS = {"FMR": ("false matches", "non-mated"), "FNMR": ("false non-matches", "mated")}
+"""Errors of each rate, and the pairs that it needs."""
 
 FEW_ERRORS = 3
 """Fewer errors than that say next to nothing."""
@@ -49,7 +51,6 @@ SCALED = "comparisons that share a subject are dependent; the rates keep their o
 _SIZES = np.concatenate([np.linspace(0, 2, 41)[:-1], np.geomspace(2, 2.0**40, 200)])
 """Multiples of the difference observed among which the ends of an interval are sought."""
 
-Of = Literal["FMR", "FNMR"]
 Formula = Callable[[ArrayLike], Values]
 
 
@@ -112,11 +113,11 @@ class Differential(Estimate):
 class Differentials:
     """All measures at all targets."""
 
-    groups: tuple[str, ...]
-    """Groups that are compared."""
+    groups: Mapping[Of, tuple[str, ...]]
+    """Groups of which each rate is compared."""
     rows: tuple[Differential, ...]
-    remarks: tuple[str, ...]
-    """Which groups are not compared and why, or why there are no rows, a sentence each."""
+    remarks: Mapping[Of, Mapping[str, str]]
+    """Why a group's rate is not compared, by group; without a name, why none is."""
 
 
 def differentials(
@@ -133,29 +134,28 @@ def differentials(
     the same proportions on a log scale, around which the measure observed is not among the 5 % of
     replicates furthest off. It reaches parity where ``p_value`` is at least 0.05, and nowhere else.
 
-    Groups have no subject in common, so the noise of each rate is its own: that of its logarithm,
-    by leaving out one subject at a time, with quantiles of t.
+    The FMR needs non-mated pairs within a group, the FNMR mated ones: each is compared over its own
+    set of groups. Groups have no subject in common, so the noise of each rate is its own: that of
+    its logarithm, by leaving out one subject at a time, with quantiles of t.
 
     Args:
         errors: from `facerec.fairness.rates`.
         replicates: draws of the noise.
         seed: of the draws.
     """
-    used, remarks = _compared(errors)
-    compared = tuple(errors.names[index] for index in used)
-    if len(used) < 2:
-        few = f"no comparison: {len(used)} groups with enough subjects and pairs, two are needed"
-        return Differentials(compared, (), (*remarks, few))
-    quantiles = np.random.default_rng(seed).random((2, replicates, len(used)))
+    generator = np.random.default_rng(seed)
+    compared, remarks, quantiles = {}, {}, {}
+    for of in NAMES:
+        compared[of], remarks[of] = _compared(errors, of)
+        quantiles[of] = generator.random((replicates, len(compared[of])))
     rows: list[Differential] = []
     for at in errors.points:
-        of_groups = [_Rates.of("false matches", compared, at.fmr, used)]
-        of_groups.append(_Rates.of("false non-matches", compared, at.fnmr, used))
-        small = _too_fine(at.point, of_groups[0])
-        ofs: tuple[Of, Of] = ("FMR", "FNMR")
-        for of, rates, drawn in zip(ofs, of_groups, quantiles, strict=True):
-            withheld = small if of == "FMR" or not at.point.resolvable else ""
-            noise = None if withheld else _noise(rates, drawn)
+        for of, used in compared.items():
+            if "" in remarks[of]:
+                continue
+            rates = _Rates.of(errors, at, of, used)
+            withheld = _too_fine(at.point, rates, of)
+            noise = None if withheld else _noise(rates, quantiles[of])
             for measure in MEASURES:
                 found, p = _measured(measure, rates, noise, withheld)
                 rows.append(
@@ -163,7 +163,8 @@ def differentials(
                         **vars(found), measure=measure, of=of, target=at.point.target, p_value=p
                     )
                 )
-    return Differentials(compared, tuple(rows), tuple(remarks))
+    groups = {of: tuple(errors.names[at] for at in used) for of, used in compared.items()}
+    return Differentials(groups, tuple(rows), remarks)
 
 
 def rate_rows(
@@ -180,7 +181,7 @@ def rate_rows(
             yield names.row("", names.THRESHOLD, fixed, "", target)
         if not point.resolvable:
             continue
-        nominal = float(parse_rate(target))
+        nominal = names.nominal(target) or 1  # a threshold that was given promises no rate
         kinds = {"FMR": at.fmr, "FNMR": at.fnmr, OF_PAIRS: at.fnmr_of_pairs}
         for name, *shares in zip((*errors.names, ALL_GROUPS), *kinds.values(), strict=True):
             for figure, share in zip(kinds, shares, strict=True):
@@ -198,11 +199,14 @@ def rate_rows(
         yield names.row(grouping, figure, row, "", row.target)
         if row.p_value is not None:
             yield names.row(grouping, names.p_of(figure), Estimate(row.p_value), "", row.target)
-    for remark in measured.remarks:
-        yield names.row(grouping, "FPD and FND", Estimate(None, remark=remark))
+    for of, remarks in measured.remarks.items():
+        for group, remark in remarks.items():
+            yield names.row(grouping, NAMES[of], Estimate(None, remark=remark), group)
 
 
 def _threshold(point: OperatingPoint, source: str) -> Estimate:
+    if names.nominal(point.target) is None:
+        return Estimate(point.threshold, remark="as given")
     if not point.resolvable:
         value, remark = None, f"not resolvable with {point.non_mated:,} non-mated pairs"
     elif np.isfinite(point.threshold):
@@ -213,18 +217,20 @@ def _threshold(point: OperatingPoint, source: str) -> Estimate:
     return Estimate(value, None, point.false_accepts, point.non_mated, remark)
 
 
-def _compared(errors: GroupErrors) -> tuple[list[int], list[str]]:
-    """Return the indices of the groups that are compared, and a sentence for each other one."""
-    used, left_out = [], []
-    for index, (name, subjects) in enumerate(zip(errors.names, errors.group_subjects, strict=True)):
-        at = errors.points[0]
-        made = [share.comparisons if share else 0 for share in (at.fnmr[index], at.fmr[index])]
-        if subjects < MIN_SUBJECTS:
-            left_out.append(f"{name}: {subjects} subjects, fewer than {MIN_SUBJECTS}")
-        elif not all(made):
-            left_out.append(f"{name}: {made[0]} mated and {made[1]} non-mated pairs within it")
-        else:
-            used.append(index)
+def _compared(errors: GroupErrors, of: Of) -> tuple[list[int], dict[str, str]]:
+    """Return the indices of the groups that are compared, and why each other one is not."""
+    left_out, (_, pairs) = {}, _KINDS[of]
+    for name, subjects, share in zip(
+        errors.names, errors.group_subjects, errors.points[0].of(of), strict=False
+    ):
+        if not share:
+            left_out[name] = f"no {pairs} pairs within it"
+        elif subjects < MIN_SUBJECTS:
+            left_out[name] = f"{subjects} subjects, fewer than {MIN_SUBJECTS}"
+    used = [index for index, name in enumerate(errors.names) if name not in left_out]
+    if len(used) < 2:
+        few = f"{words.counted(len(used), 'group')} with enough subjects and {pairs} pairs"
+        left_out[""] = f"no comparison: {few}, two are needed"
     return used, left_out
 
 
@@ -239,16 +245,11 @@ class _Rates:
     comparisons: NDArray[np.int64]
 
     @classmethod
-    def of(
-        cls,
-        what: str,
-        names: tuple[str, ...],
-        shares: Sequence[ClusteredShare | None],
-        used: Sequence[int],
-    ) -> _Rates:
-        chosen = tuple(share for index in used if (share := shares[index]))
+    def of(cls, errors: GroupErrors, at: ErrorsAt, of: Of, used: Sequence[int]) -> _Rates:
+        chosen = tuple(share for index in used if (share := at.of(of)[index]))
         counts = np.array([(share.events, share.comparisons) for share in chosen]).T
-        return cls(what, names, chosen, *counts)
+        names = tuple(errors.names[index] for index in used)
+        return cls(_KINDS[of][0], names, chosen, *counts)
 
     @property
     def values(self) -> Values:
@@ -263,16 +264,17 @@ class _Rates:
         return f"{self.what} {', '.join(listed)}"
 
 
-def _too_fine(fixed: OperatingPoint, fmr: _Rates) -> str:
-    """Say why the data cannot tell the FMR of groups at this threshold; nothing if they can."""
+def _too_fine(fixed: OperatingPoint, rates: _Rates, of: Of) -> str:
+    """Say why the data cannot tell rates of groups at this threshold; nothing if they can."""
     if not fixed.resolvable:
         return (
             f"not resolvable: FMR {fixed.target} with the {fixed.non_mated:,} non-mated pairs on "
             "which the threshold was fixed"
         )
-    small = (float(parse_rate(fixed.target)) * fmr.comparisons < 1) & (fmr.errors < FEW_ERRORS)
-    if small.any():
-        return f"insufficient data: {fmr.counted(small)} at a nominal FMR of {fixed.target}"
+    expected = float(names.nominal(fixed.target) or 1) * rates.comparisons
+    small = (expected < 1) & (rates.errors < FEW_ERRORS)
+    if of == "FMR" and small.any():
+        return f"insufficient data: {rates.counted(small)} at a nominal FMR of {fixed.target}"
     return ""
 
 

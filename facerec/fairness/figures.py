@@ -34,7 +34,6 @@ from facerec.report.figures import (
     verbatim,
 )
 from facerec.report.figures import label as short
-from facerec.statistics.operating_points import parse_rate
 
 _WIDTH = 7.0
 _STRIP = 40
@@ -47,9 +46,9 @@ def pictures(audit: Audit) -> Iterator[tuple[str, Figure, str]]:
     """Yield name, figure and caption of each picture that the data have."""
     grouping, rows = audit.groupings[0], audit.rows
     panels: list[tuple[str, Named]] = []
-    head = audit.facts["headline"][grouping]
-    for of, said in (("FMR", "strangers accepted"), ("FNMR", "people rejected")):
-        if target := head[of]:
+    head = audit.facts["headline"]
+    for of, said in (("FMR", "wrongly accepted"), ("FNMR", "wrongly rejected")):
+        if target := head["target"]:
             found = _named(rows, of, grouping=grouping, target=target)
             panels.append((f"{said} ({of} at {target})", found))
     if audit.norms is not None:
@@ -68,7 +67,7 @@ def pictures(audit: Audit) -> Iterator[tuple[str, Figure, str]]:
             f"{grouping}: norms of images (left) and means of subjects in bins (right).",
         )
     resolved = names.select(rows, names.THRESHOLD).dropna(subset=["value"])["target"]
-    targets = sorted(resolved, key=parse_rate)
+    targets = sorted(resolved, key=lambda target: names.nominal(target) or 0)
     if len(targets) > 1:
         grid = _grid(rows, grouping, ("FMR", "FNMR"), targets)
         yield "rates", _forests(grid), f"{grouping}: FMR and FNMR at the global thresholds."
@@ -80,7 +79,7 @@ def pictures(audit: Audit) -> Iterator[tuple[str, Figure, str]]:
             f"{grouping}: FNMR by tenth of the norm, and FNMR of what remains as mated pairs of "
             "the lowest norms are left out (error versus discard).",
         )
-    if searched := head["searches"]:
+    if searched := head["searches"][grouping]:
         grid = _grid(rows, grouping, ("FPIR", "FNIR"), searched)
         yield "searches", _forests(grid), f"{grouping}: FPIR and FNIR at one threshold for all."
 
@@ -91,7 +90,7 @@ def _grid(
     """Return titles and estimates of two figures at each target."""
     return [
         [
-            (f"{of}, threshold for {at}", _named(rows, of, grouping=grouping, target=at))
+            (f"{of}, {names.at(at)}", _named(rows, of, grouping=grouping, target=at))
             for of in figures
         ]
         for at in targets

@@ -1,51 +1,55 @@
 """What an audit found, in at most eight sentences made by rule, and what goes with them.
 
-A line counts people, where it can, and has an estimate, its interval and what it rests on, and one
-of three conclusions. There are no words of praise or blame: whether a difference matters is for the
-reader to say.
+A line counts comparisons, where it can, and has an estimate, its interval and what it rests on, and
+one of three conclusions. There are no words of praise or blame: whether a difference matters is for
+the reader to say.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from facerec.fairness import rows as names
-from facerec.fairness.differentials import NAMES, RATIO, Of
+from facerec.fairness.differentials import NAMES, RATIO
 from facerec.fairness.groupings import ALL_GROUPS
+from facerec.fairness.rates import Of
 from facerec.fairness.result import Finding
 from facerec.fairness.rows import estimate
 from facerec.report import words
 from facerec.report.conclusions import ALPHA, of_test
 from facerec.report.estimate import Estimate
-from facerec.statistics.operating_points import RULE_OF_30, parse_rate
+from facerec.statistics.operating_points import RULE_OF_30
 
 MOST = 8
 """Findings of an audit."""
 
+_USUAL = -3
+"""Decimal logarithm of the FMR that systems are mostly compared at."""
+
 _HAPPENS = {
-    "FMR": ("stranger", "strangers", "are accepted"),
-    "FNMR": ("person", "people", "are rejected"),
-    "FPIR": ("stranger", "strangers", "raise an alarm"),
-    "FNIR": ("enrolled person", "enrolled people", "are missed"),
+    "FMR": ("comparisons of two people", "are wrongly accepted"),
+    "FNMR": ("comparisons of two photos of one person", "are wrongly rejected"),
+    "FPIR": ("searches of strangers", "raise an alarm"),
+    "FNIR": ("searches of enrolled people", "miss them"),
 }
-"""To one and to several of whom an error of each rate happens, and what."""
+"""What an error of each rate happens to, and what it is."""
 
 _CAVEATS = (
     "Image quality, pose, age or the way images were collected may be the cause, as well as the "
     "model.",
     "Other people, cameras and thresholds give other figures. These certify nothing and do not "
     "predict a deployed system.",
-    "Each person counts alike, by the share of the pairs of their photos that are rejected; a "
-    "stranger is one comparison of two people of one group, where who has more photos counts more.",
+    "Comparisons of two photos, and not people. Those of one person weigh alike for each person, "
+    "however many photos there are; in those of two people of one group who has more counts more.",
     "Group labels are taken from {source}. Categories such as race or binary sex are coarse social "
     "categories and individual entries may be mistaken.",
     "Impostor pairs are drawn {policy}; other pairings would give other false-match rates.",
-    "p-values of pairs of groups are Holm-adjusted; findings marked E are exploratory.",
+    "p-values of pairs of groups are Holm-adjusted. Only the test of norms between groups of the "
+    "first attribute was declared in advance; all else is exploratory.",
 )
 BESIDE = ("Not said: why groups differ", "Not said: what holds elsewhere", "What is counted")
 """What the first caveats, which stand beside the findings, are about."""
@@ -64,11 +68,22 @@ def caveats(label_sources: Sequence[str], policy: str, *, norms: bool = True) ->
     return (*sentences, *(_OF_NORMS if norms else ()))
 
 
-def heading(rows: pd.DataFrame, grouping: str, of: Of) -> str | None:
-    """Return the smallest target at which all groups carry a ratio of this rate; None without."""
-    figure = names.p_of(f"{NAMES[of]} ({of} {RATIO})")
-    targets = names.select(rows, figure, grouping=grouping)["target"]
-    return min(targets, key=parse_rate, default=None)
+def working_target(rows: pd.DataFrame, grouping: str) -> str:
+    """Return the target whose threshold is that of all sentences; empty without any.
+
+    It is the one that was given, or else of those at which the data carry ratios of both rates the
+    nearest to 1e-3; of one rate, or of none, where there is no better.
+    """
+    known = names.select(rows, names.THRESHOLD).dropna(subset=["value"])["target"].tolist()
+    given = [target for target in known if names.nominal(target) is None]
+    tested = rows["figure"].isin([names.p_of(f"{NAMES[of]} ({of} {RATIO})") for of in NAMES])
+    carried = rows[tested & (rows["grouping"] == grouping)]["target"].tolist()
+
+    def order(target: str) -> tuple[int, float, float]:
+        size = math.log10(names.nominal(target) or 1)
+        return -carried.count(target), abs(size - _USUAL), size
+
+    return min(given or known, key=order, default="")
 
 
 def working_targets(rows: pd.DataFrame, grouping: str) -> list[str]:
@@ -86,15 +101,40 @@ def working_targets(rows: pd.DataFrame, grouping: str) -> list[str]:
     return chosen
 
 
-def headline(rows: pd.DataFrame, grouping: str) -> dict[str, Any]:
-    """Return the target to look at first of FMR and FNMR, and those of ``searches``.
+def at_threshold(rows: pd.DataFrame, target: str) -> str:
+    """Say at which threshold error rates are; empty without any."""
+    if not target:
+        return ""
+    (row,) = names.select(rows, names.THRESHOLD, target=target).itertuples()
+    fixed, rate = estimate(row), names.nominal(target)
+    set_for = ""
+    if rate:
+        set_for = (
+            f", at which {rate.numerator:,} in {rate.denominator:,} {' '.join(_HAPPENS['FMR'])}"
+        )
+    return (
+        f"Error rates are at one threshold for everybody: {words.threshold(fixed.value)}{set_for} "
+        f"({fixed.remark})."
+    )
 
-    It is that of `heading`, or else the largest one; empty without any.
-    """
-    known = names.select(rows, names.THRESHOLD).dropna(subset=["value"])["target"]
-    largest = max(known, key=parse_rate, default="")
-    first: dict[str, Any] = {of: heading(rows, grouping, of) or largest for of in NAMES}
-    return first | {"searches": working_targets(rows, grouping)}
+
+def not_compared(rows: pd.DataFrame, grouping: str, target: str) -> Iterator[str]:
+    """Say which groups are not compared, why, and their own rates."""
+    for of, figure in NAMES.items():
+        absent = names.select(rows, figure, grouping=grouping)
+        for row in absent[absent["group"] != ""].itertuples():
+            where = {"grouping": grouping, "group": str(row.group), "target": target}
+            own = pd.concat([names.select(rows, kind, **where) for kind in NAMES])
+            told = [
+                f"{kind} {words.number(100 * rate.value)} % {words.limits(rate.interval, 100)} "
+                f"{words.counts(rate)}"
+                for kind, rate in zip(own["figure"], map(estimate, own.itertuples()), strict=True)
+                if rate.value is not None
+            ]
+            yield (
+                f"{grouping}: {row.group} is left out where {of}s are compared ({figure}): "
+                f"{row.remark}. Its own rates: {', '.join(told) or 'none'}."
+            )
 
 
 def findings_of(rows: pd.DataFrame, groupings: Sequence[str]) -> tuple[Finding, ...]:
@@ -104,11 +144,12 @@ def findings_of(rows: pd.DataFrame, groupings: Sequence[str]) -> tuple[Finding, 
     If there are too many lines, those on later groupings are left out.
     """
     lines: list[Finding] = []
+    target = working_target(rows, groupings[0])
     for number, grouping in enumerate(groupings):
         lines += [*_association(rows, grouping, exploratory=number > 0)]
         for of in NAMES:
-            lines += [*_rates(rows, grouping, of)]
-        lines += [*_searches(rows, grouping), *_changes(rows, grouping)]
+            lines += [*_rates(rows, grouping, of, target)]
+        lines += [*_searches(rows, grouping), *_changes(rows, grouping, target)]
     order = [of_test(p) for p in (0, 1, None)]
     lines = sorted(lines[:MOST], key=lambda line: -abs(np.log(line.ratio or 1)))
     return tuple(sorted(lines, key=lambda line: order.index(line.conclusion)))
@@ -117,7 +158,10 @@ def findings_of(rows: pd.DataFrame, groupings: Sequence[str]) -> tuple[Finding, 
 def verdict(findings: Sequence[Finding]) -> str:
     """Return the sentence at the head of a report: what of it was detected."""
     detected = sum(finding.conclusion == "difference detected" for finding in findings)
-    return f"{detected} of {words.counted(len(findings), 'question')}: difference detected."
+    return (
+        f"In {detected} of {words.counted(len(findings), 'comparison')} of groups a difference is "
+        "detected, one that would appear in fewer than 1 of 20 audits if there were none."
+    )
 
 
 def _association(rows: pd.DataFrame, grouping: str, *, exploratory: bool) -> Iterator[Finding]:
@@ -159,29 +203,28 @@ def _association(rows: pd.DataFrame, grouping: str, *, exploratory: bool) -> Ite
     )
 
 
-def _rates(rows: pd.DataFrame, grouping: str, of: Of) -> Iterator[Finding]:
-    """Yield the ratio of rates at the target of `headline`, or why the data do not tell it."""
+def _rates(rows: pd.DataFrame, grouping: str, of: Of, target: str) -> Iterator[Finding]:
+    """Yield the ratio of rates at a target, or why the data do not tell it."""
     figure = f"{NAMES[of]} ({of} {RATIO})"
-    target = headline(rows, grouping)[of]
     where = {"grouping": grouping, "target": target}
-    lacking = rows[rows["figure"].isin(["FMR", "FPD and FND"]) & rows["value"].isna()]
-    why = lacking[lacking["grouping"] == grouping]["remark"].tolist()
+    lacking = rows[rows["figure"].isin(["FMR", NAMES[of]]) & rows["value"].isna()]
+    lacking = lacking[lacking["grouping"] == grouping]
+    why = lacking[lacking["group"] == ""]["remark"].tolist()
+    absent = names.select(lacking, NAMES[of])["group"]
     rates = names.select(rows, of, **where).dropna(subset=["value"]).sort_values("value")
+    rates = rates[~rates["group"].isin([ALL_GROUPS, *absent])]
     ends = [
         (str(row.group), estimate(row))
         for row in rates.itertuples()
-        if row.group != ALL_GROUPS and not str(row.remark).startswith("not resolvable")
-        # A group that is not compared has a remark that begins with its name.
-        if not any(remark.startswith(f"{row.group}: ") for remark in why)
+        if not str(row.remark).startswith("not resolvable")
     ]
-    *_, many, happens = _HAPPENS[of]
+    many, happens = _HAPPENS[of]
     detail: list[str] = []
     said = f"Cannot tell how many {many} {happens} by {grouping}"
     if len(ends) > 1:
-        said, detail = _people(of, ends[-1], ends[0])
+        said, detail = _counts(of, ends[-1], ends[0])
         said += f", the most and the least of {len(ends)} groups" * (len(ends) > 2)
-        one = Fraction(target)
-        detail.insert(0, f"threshold for {one.numerator:,} in {one.denominator:,}")
+        detail.insert(0, names.at(target))
     found = map(estimate, names.select(rows, figure, **where).itertuples())
     ratio = next(found, Estimate(None, remark=(why or ["no threshold"])[0]))
     p = names.value_of(rows, names.p_of(figure), **where)
@@ -197,39 +240,37 @@ def _rates(rows: pd.DataFrame, grouping: str, of: Of) -> Iterator[Finding]:
     yield Finding(said, of_test(p), "; ".join(detail), True, ratio.value)
 
 
-def _people(
+def _counts(
     rate: str, high: tuple[str, Estimate], low: tuple[str, Estimate]
 ) -> tuple[str, list[str]]:
-    """Return a clause that counts the people of two groups, and the limits of both."""
-    one, many, happens = _HAPPENS[rate]
+    """Return a clause that counts the errors of two groups, and the limits of both."""
+    many, happens = _HAPPENS[rate]
     least = min(share.value or 1.0 for _, share in (high, low))
     base = 100 if least >= 0.05 else 1000 if least >= 0.005 else 0
     clause, limits = [], []
-    for (group, share), nouns in ((high, (one, many)), (low, ("", ""))):
+    for (group, share), noun in ((high, f"{many} recorded"), (low, "")):
         # Of few comparisons all are said; without an error the rate is below its upper limit.
-        said = f"at most {natural(share.high or 1.0, 0, *nouns)}"
+        said = f"at most {natural(share.high or 1.0, 0, noun)}"
         if share.value:
-            said = natural(share.value, min(base, share.total or 0), *nouns)
-        clause.append(f"{said} {'recorded ' * (nouns[0] != '')}as {group}")
+            said = natural(share.value, min(base, share.total or 0), noun)
+        clause.append(f"{said} as {group}")
         ends = " to ".join(natural(end, base) for end in (share.low, share.high) if end)
         ends = "up to " * (share.low == 0) + ends.replace(f" of {base:,} to", " to")
         limits.append(f"{group} {ends or 'without an interval'} ({share.events:,}/{share.total:,})")
     return f"{' and '.join(clause)} {happens}", limits
 
 
-def natural(share: float, of: int, one: str = "", many: str = "") -> str:
+def natural(share: float, of: int, many: str = "") -> str:
     """Return a share as a count of cases, or as 1 in a number of them where ``of`` is 0.
 
-    ``one`` and ``many`` are what is counted.
-
     Examples:
-        >>> natural(0.354, 100, "person", "people"), natural(4.3e-5, 0, "stranger")
-        ('35 of 100 people', '1 stranger in 23,000')
+        >>> natural(0.354, 100, "searches"), natural(4.3e-5, 0, "comparisons")
+        ('35 of 100 searches', '1 in 23,000 comparisons')
     """
     if of:
         return f"{of * share:.0f} of {of:,} {many}".rstrip()
     cases = float(f"{1 / share:.2g}")
-    return f"1 {one} in {cases:,.{0 if cases >= 10 else 1}f}".replace("  ", " ")
+    return f"1 in {cases:,.{0 if cases >= 10 else 1}f} {many}".rstrip()
 
 
 def _searches(rows: pd.DataFrame, grouping: str) -> Iterator[Finding]:
@@ -244,10 +285,9 @@ def _searches(rows: pd.DataFrame, grouping: str) -> Iterator[Finding]:
         largest = ratios.loc[np.log(ratios["value"]).abs().idxmax()]
         ratio, groups = estimate(largest), (largest.group, largest.figure.removeprefix(begin))
         both = names.select(rows, figure, grouping=grouping, target=target).set_index("group")
-        said, detail = _people(figure, *((group, estimate(both.loc[group])) for group in groups))
+        said, detail = _counts(figure, *((group, estimate(both.loc[group])) for group in groups))
         yield Finding(
-            f"In a search, {said}: {words.number(ratio.value)} times "
-            f"{words.limits(ratio.interval)}",
+            f"{said}: {words.number(ratio.value)} times {words.limits(ratio.interval)}",
             "difference detected",
             f"{figure} at the threshold for an FPIR of {target}; {'; '.join(detail)}; the interval "
             "is that of this pair of groups alone",
@@ -256,13 +296,10 @@ def _searches(rows: pd.DataFrame, grouping: str) -> Iterator[Finding]:
         )
 
 
-def _changes(rows: pd.DataFrame, grouping: str) -> Iterator[Finding]:
+def _changes(rows: pd.DataFrame, grouping: str, target: str) -> Iterator[Finding]:
     """Yield what changes from the baseline in η² and in the differentials of FMR and FNMR."""
-    wanted = ["change: η²"]
-    for of in NAMES:
-        target = heading(rows, grouping, of)
-        wanted += [] if target is None else [f"change: max/geomean {of} at FMR={target}"]
-    for figure in wanted:
+    of_rates = [f"change: max/geomean {of} at FMR={target}" for of in NAMES]
+    for figure in ("change: η²", *of_rates):
         for row in names.select(rows, figure, grouping=grouping).itertuples():
             change = estimate(row)
             if change.value is None or change.interval is None:

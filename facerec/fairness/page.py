@@ -5,6 +5,7 @@ All are made from the rows of `facerec.fairness.rows`; a table has the rows of a
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +16,7 @@ from facerec.fairness import rows as names
 from facerec.fairness.baseline import READING
 from facerec.fairness.differentials import MEASURES, NAMES
 from facerec.fairness.figures import pictures
-from facerec.fairness.findings import BESIDE, verdict
+from facerec.fairness.findings import BESIDE, at_threshold, verdict
 from facerec.fairness.groupings import ALL_GROUPS, EVERYBODY
 from facerec.fairness.norm_errors import BINS
 from facerec.fairness.result import SCHEMA, Audit
@@ -65,8 +66,8 @@ _LEADS = {
     "Error rates": "One threshold for everybody; other targets and rates between groups are in "
     "audit.csv.",
     "Provenance": "On screen this page has more tables than on paper; audit.csv has all figures.",
-    "Does the norm matter here?": "The norm of a mated pair is the lesser of its two, at the "
-    "threshold of the lowest target that leaves room for 30 false matches.",
+    "Does the norm matter here?": "The norm of a mated pair is the lesser of its two; the "
+    "threshold is that of all sentences.",
 }
 
 
@@ -118,10 +119,7 @@ def page_files(audit: Audit, command: str) -> dict[str, bytes]:
         there = ((shown.get(name), drawings.get(name)) for name in wanted)
         return [piece for pieces in there for piece in pieces if piece is not None]
 
-    lines = [
-        FindingLine(one.said, "", "", one.conclusion, "", f"{one.detail}{' [E]' * one.exploratory}")
-        for one in audit.findings
-    ]
+    lines = [FindingLine(one.said, "", "", one.conclusion, "", one.basis) for one in audit.findings]
     more = [f"{one.text}." for one in audit.findings[_FIRST:]]
     printed = {
         "Error rates": [*_listed(more), *([shown["rates"]] if "rates" in shown else [])],
@@ -141,7 +139,7 @@ def page_files(audit: Audit, command: str) -> dict[str, bytes]:
         title=f"Audit of {'error rates' if audit.norms is None else 'norms and error rates'}: "
         f"{', '.join(audit.groupings)}",
         verdict=verdict(audit.findings),
-        lead=f"{lead(audit)}. {' '.join(group_sizes(audit))}",
+        lead=" ".join([f"{lead(audit)}.", *group_sizes(audit), _at_threshold(audit)]),
         findings=lines[:_FIRST],
         headline=[
             Terms(dict(zip(BESIDE, audit.caveats, strict=False))),
@@ -199,7 +197,7 @@ def tables(audit: Audit) -> Iterator[tuple[str, Table]]:
         columns = [(one, one, "") for one in figures]
         yield "groups", _by_group(audit, "Groups and their norms", columns, audit.groupings)
     yield "apart", _apart(audit)
-    if _heads(audit):
+    if audit.facts["headline"]["target"]:
         yield "rates", _rates(audit, audit.groupings)
     if names.select(rows, names.TENTH.format(1)).size:
         columns = [
@@ -211,9 +209,8 @@ def tables(audit: Audit) -> Iterator[tuple[str, Table]]:
         ]
         table = _by_group(audit, "Norm and errors", columns, audit.groupings, ALL_GROUPS)
         yield "norm_and_errors", table
-    searched = [at for head in audit.facts["headline"].values() for at in head["searches"]]
-    if searched:
-        found = dict.fromkeys(searched)
+    found = dict.fromkeys(itertools.chain(*audit.facts["headline"]["searches"].values()))
+    if found:
         columns = [(f"{of} at {at}", of, at) for at in found for of in ("FPIR", "FNIR")]
         columns.append((names.RANK_1, names.RANK_1, ""))
         caption = "Identification at the thresholds for an FPIR"
@@ -224,23 +221,18 @@ def tables(audit: Audit) -> Iterator[tuple[str, Table]]:
 
 
 def _rates(audit: Audit, groupings: Sequence[str]) -> Table:
-    """Return FMR and FNMR at the targets that head the tables."""
-    heads = _heads(audit)
-    columns = [
-        (f"{of}, threshold for {at}", of, at) for at in heads for of in ("FMR", "FNMR", OF_PAIRS)
-    ]
+    """Return FMR and FNMR at the threshold of the sentences."""
+    target = audit.facts["headline"]["target"]
+    columns = [(f"{of}, {names.at(target)}", str(of), target) for of in (*NAMES, OF_PAIRS)]
     if len(names.select(audit.rows, names.REFUSED)):
         columns.append((names.REFUSED, names.REFUSED, ""))
-    values = [names.value_of(audit.rows, names.THRESHOLD, target=at) for at in heads]
-    told = [f"{words.threshold(t)} (FMR {at})" for t, at in zip(values, heads, strict=True)]
-    caption = f"Error rates at one threshold for all: {' and '.join(told)}"
+    told = words.threshold(names.value_of(audit.rows, names.THRESHOLD, target=target))
+    caption = f"Error rates at one threshold for all, {told}"
     return _by_group(audit, caption, columns, groupings, ALL_GROUPS)
 
 
-def _heads(audit: Audit) -> list[str]:
-    """Return the targets that head the tables."""
-    found = [head[of] for head in audit.facts["headline"].values() for of in ("FMR", "FNMR")]
-    return list(dict.fromkeys(filter(None, found)))[:2]
+def _at_threshold(audit: Audit) -> str:
+    return at_threshold(audit.rows, audit.facts["headline"]["target"])
 
 
 def _by_group(
@@ -270,15 +262,15 @@ def _by_group(
 
 def _apart(audit: Audit) -> Table:
     """Return η², δ, the differentials at the targets of the findings, and ratios of searches."""
-    rows, lines = audit.rows, []
-    for grouping, head in audit.facts["headline"].items():
+    rows, lines, head = audit.rows, [], audit.facts["headline"]
+    for grouping in audit.groupings:
         wanted = [(names.ETA2, ""), (names.DELTA, "")]
         for of in ("FMR", "FNMR"):
-            wanted += [(f"{NAMES[of]} ({of} {measure})", head[of]) for measure in MEASURES]
+            wanted += [(f"{NAMES[of]} ({of} {measure})", head["target"]) for measure in MEASURES]
         ratios = rows[rows["figure"].str.contains(names.ratio_of("", ""), regex=False)]
         withheld = ratios.index[ratios["value"].isna()]  # audit.csv says why
         of_searches = dict.fromkeys(ratios["figure"])
-        wanted += [(one, at) for at in head["searches"] for one in of_searches]
+        wanted += [(one, at) for at in head["searches"][grouping] for one in of_searches]
         for figure, target in wanted:
             where = {"grouping": grouping, "target": target}
             found = names.select(rows, figure, **where)
@@ -288,8 +280,7 @@ def _apart(audit: Audit) -> Table:
                 found = found.loc[found["value"].abs().nlargest(_MOST_PAIRS).index]
             for row in found.itertuples():
                 p = names.value_of(rows, names.p_of(figure), group=str(row.group), **where)
-                rate = "FPIR" if " of " in target else "FMR"
-                at = filter(None, (str(row.group), target and f"at {rate} {target}"))
+                at = filter(None, (str(row.group), target and names.at(target)))
                 title = figure if len(audit.groupings) == 1 else f"{grouping}: {figure}"
                 value = _cell_of(estimate(row), ".3g")
                 lines.append((Cell(title, ", ".join(at)), value, words.p_value(p)))
@@ -386,6 +377,7 @@ def print_audit(audit: Audit, console: Any) -> None:
     for warning in audit.warnings:
         console.print(f"note: {warning}", style="yellow")
     console.print(f"\n{verdict(audit.findings)}", style="bold")
+    console.print(_at_threshold(audit))
     for one in audit.findings:
         console.print(f"• {one.said}" + f" ({one.detail})" * (one.conclusion == of_test(None)))
     for about, said in zip(BESIDE, audit.caveats, strict=False):
@@ -397,7 +389,8 @@ def card_section(audit: Audit) -> str:
     blocks = [
         "## Bias, Risks, and Limitations",
         "\n".join(f"- {escape_markdown(finding.text)}" for finding in audit.findings[:5]),
-        *([_rates(audit, audit.groupings[:1]).markdown()] if _heads(audit) else []),
+        *(_rates(audit, audit.groupings[:1]).markdown() for _ in [1] if _at_threshold(audit)),
+        escape_markdown(" ".join(audit.facts["not_compared"])),
         escape_markdown(
             f"{lead(audit)}; {group_sizes(audit)[0]} "
             f"Labels: {'; '.join(audit.facts['label_sources'])}. 95 % intervals. The figures "
@@ -406,4 +399,4 @@ def card_section(audit: Audit) -> str:
     ]
     if audit.banner:
         blocks.insert(1, f"> **{escape_markdown(audit.banner)}**")
-    return "\n\n".join(blocks) + "\n"
+    return "\n\n".join(filter(None, blocks)) + "\n"

@@ -10,17 +10,19 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from facerec.defaults import FMR_TARGETS
 from facerec.errors import MetricError
+from facerec.fairness import rows
 from facerec.fairness.groupings import UNKNOWN
 from facerec.large_arrays import take
 from facerec.progress import Progress
 from facerec.statistics.clustered import ClusteredShare
-from facerec.statistics.operating_points import OperatingPoint
+from facerec.statistics.operating_points import OperatingPoint, operating_point
 from facerec.statistics.rates import operating_points
 from facerec.verification.scoring import AllPairs, score_all_pairs
 from facerec.verification.scoring.all_pairs import MOST_BY_PAIR
@@ -28,6 +30,7 @@ from facerec.verification.scoring.all_pairs import MOST_BY_PAIR
 HERE = "this data"
 """Source of thresholds that were not fixed on other data."""
 
+Of = Literal["FMR", "FNMR"]
 Codes = NDArray[np.int64]
 GroupShare = ClusteredShare | None
 """A rate with what leaving each subject out adds to it, ``(G,)``; None without comparisons."""
@@ -58,6 +61,10 @@ class ErrorsAt:
     """Each mated pair weighs alike: who has many photos outweighs others."""
     between: Mapping[tuple[int, int], GroupShare]
     """FMR of pairs of two groups d < e."""
+
+    def of(self, rate: Of) -> tuple[GroupShare, ...]:
+        """Return one of the rates."""
+        return self.fmr if rate == "FMR" else self.fnmr
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,15 +148,17 @@ def listed_rates(
     *,
     targets: Sequence[str] = FMR_TARGETS,
     thresholds: Thresholds | None = None,
+    given: float | None = None,
     family: Codes | None = None,
 ) -> list[GroupErrors | MetricError]:
     """Count errors by the groups of each grouping among the pairs of a list.
 
-    By default the thresholds are fixed on all pairs of known subjects of the list. Families of
-    subjects, ``(G,)``, are left out as a whole for the intervals.
+    By default the thresholds are fixed on all pairs of known subjects of the list; one that was
+    ``given`` comes before them. Families of subjects, ``(G,)``, are left out as a whole for the
+    intervals.
 
     Returns:
-        One a grouping; an error where it has no mated or no non-mated pair.
+        One a grouping; an error where it has no pair.
 
     Raises:
         MetricError: a target that is no rate, or no mated or no non-mated pair.
@@ -158,6 +167,7 @@ def listed_rates(
         used = pairs.usable
         source = f"{HERE}, {pairs.name}"
         thresholds = fix_thresholds(pairs.scores[used], pairs.same[used], targets, source)
+    thresholds = _with(given, thresholds)
     results: list[GroupErrors | MetricError] = []
     for group, names in groupings:
         try:
@@ -176,11 +186,9 @@ def _of_list(
 ) -> GroupErrors:
     used = (group[pairs.sides] >= 0).all(axis=0) & pairs.usable & ~np.isnan(pairs.scores)
     scores, same = pairs.scores[used], pairs.same[used]
-    if same.all() or not same.any():
+    if not same.size:
         raise MetricError(
-            f"{int(same.sum())} mated and {int((~same).sum())} non-mated pairs have a score and "
-            f"known groups ({len(pairs.same)} pairs in the list); error rates by group need both "
-            "kinds"
+            f"none of the {len(pairs.same):,} pairs of the list has a score and known groups"
         )
     subjects = pairs.subject[pairs.sides[:, used]]
     of_sides = np.sort(group[pairs.sides[:, used]], axis=0)
@@ -237,6 +245,7 @@ def all_pairs_rates(
     *,
     targets: Sequence[str] = FMR_TARGETS,
     thresholds: Thresholds | None = None,
+    given: float | None = None,
     family: Codes | None = None,
     progress: Progress | None = None,
 ) -> list[GroupErrors | MetricError]:
@@ -252,12 +261,13 @@ def all_pairs_rates(
             one group of a grouping at most.
         targets: nominal FMRs, taken exactly.
         thresholds: fixed on other data.
+        given: a threshold that comes before these.
         family: of each subject, ``(G,)``, left out as a whole for the intervals; by default each
             subject alone.
         progress: see `facerec.progress.Progress`.
 
     Returns:
-        One a grouping; an error where it has no mated or no non-mated pair.
+        One a grouping; an error where it has no pair.
 
     Raises:
         MetricError: a target that is no rate, or no mated or no non-mated pair at all.
@@ -265,18 +275,19 @@ def all_pairs_rates(
 
     def compare(images: NDArray[np.bool_], fixed: Thresholds | None) -> AllPairs:
         # Both +∞ and NaN, which is not taken, reject every cosine.
-        given = [point.threshold for point in fixed.points] if fixed else []
+        known = [point.threshold for point in fixed.points] if fixed else own
         return score_all_pairs(
             vectors if images.all() else take(vectors, np.flatnonzero(images)),
             subject[images],
             fpr=() if fixed else targets,
-            thresholds=[math.inf if math.isnan(threshold) else threshold for threshold in given],
+            thresholds=[math.inf if math.isnan(threshold) else threshold for threshold in known],
             pair_limit=MOST_BY_PAIR,
             progress=progress,
         )
 
-    everybody = compare(subject >= 0, thresholds)
-    thresholds = thresholds or _fixed(HERE, everybody.points)
+    own = [] if given is None else [given]
+    everybody = compare(subject >= 0, thresholds and _with(given, thresholds))
+    thresholds = _with(given, thresholds or _fixed(HERE, everybody.points))
     results: list[GroupErrors | MetricError] = []
     for group, names in groupings:
         known = (subject >= 0) & (group >= 0)
@@ -302,11 +313,8 @@ def _of_all(
     """Take the counts of each group out of all pairs, given that of each subject, ``(G,)``."""
     known = np.flatnonzero(group[pairs.subjects] >= 0)
     members = [np.flatnonzero(group[pairs.subjects] == code) for code in range(len(names))]
-    if known.size < 2 or pairs.images_per_subject[known].max() < 2:
-        raise MetricError(
-            f"{known.size} subjects have a group and a usable image; error rates by group need two "
-            "subjects or more, one of them with two images"
-        )
+    if pairs.images_per_subject[known].sum() < 2:
+        raise MetricError("no two usable images have a group; error rates by group need pairs")
 
     def spread(share: GroupShare, places: Codes) -> GroupShare:
         return _spread(share, pairs.subjects[places], group.size, family)
@@ -338,6 +346,15 @@ def _spread(
     changes[subjects] = share.changes
     share = replace(share, changes=changes)
     return share if family is None else share.by_family(family)
+
+
+def _with(given: float | None, thresholds: Thresholds) -> Thresholds:
+    """Put a threshold that was given before those that were fixed."""
+    if given is None:
+        return thresholds
+    # Nothing is known of what it was fixed on.
+    first = replace(operating_point("1", given, (1, 1), (1, 1)), target=rows.given(given))
+    return replace(thresholds, points=(first, *thresholds.points))
 
 
 def _fixed(source: str, points: Sequence[OperatingPoint]) -> Thresholds:

@@ -34,6 +34,8 @@ class AuditSettings(Checked):
     """Resamples of the subjects."""
     seed: Seed = 0
     """Of permutations and resamples."""
+    threshold: float | None = None
+    """Of scores, at which rates are counted too and which all sentences are about."""
 
     def combinations(self, groups: Sequence[str], source: str) -> list[tuple[str, ...]]:
         """Return the attributes, alone and intersecting; refuse what no audit can do.
@@ -65,14 +67,19 @@ class Finding:
     detail: str
     """What it rests on, its p-value, and what would have been detected or why that is unknown."""
     exploratory: bool
-    """Whether it is anything but the one test declared in advance; marked E."""
+    """Whether it is anything but the one test declared in advance."""
     ratio: float | None = None
     """Of the rates of two groups, the larger first except in searches; None of other figures."""
 
     @property
     def text(self) -> str:
         """The whole line."""
-        return f"{self.said} ({self.detail}): {self.conclusion}{' [E]' * self.exploratory}"
+        return f"{self.said} ({self.basis}): {self.conclusion}"
+
+    @property
+    def basis(self) -> str:
+        """The detail, and whether it is exploratory."""
+        return f"{self.detail}{'; exploratory, to be confirmed on other data' * self.exploratory}"
 
 
 @dataclass(frozen=True, eq=False)

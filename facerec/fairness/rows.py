@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import pandas as pd
 
+from facerec.report import words
 from facerec.report.estimate import Estimate
 from facerec.report.tidy import COLUMNS as FIGURE
 from facerec.report.tidy import figure_row
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.intervals import Interval
+from facerec.statistics.operating_points import parse_rate
 
 COLUMNS = ("grouping", "group", *FIGURE)
 """``grouping`` is an attribute or an intersection, empty for figures of everybody; ``group`` is one
 of its groups, or several that are compared, empty for a figure of all of them together; ``target``
-the nominal rate of a threshold. ``low`` and ``high`` are a 95 % interval; ``numerator`` and
-``denominator`` what was counted. What has no value or no interval has a ``remark`` saying why."""
+the nominal rate of a threshold, or the one that was given. ``low`` and ``high`` are a 95 %
+interval; ``numerator`` and ``denominator`` what was counted. What has no value or no interval has a
+``remark`` saying why."""
 
 # Figures of norms.
 NORM, IMAGE_NORM = "mean norm of subjects", "mean norm of images"
@@ -35,6 +39,22 @@ FPIR_THRESHOLD, RANK_1 = "FPIR threshold", "rank-1 miss rate"
 NOT_ENROLLED = "not enrolled"
 
 Row = dict[str, object]
+_GIVEN = "threshold "
+
+
+def given(threshold: float) -> str:
+    """Return what stands for the target of a threshold that no rate gave."""
+    return f"{_GIVEN}{words.threshold(threshold)}"
+
+
+def nominal(target: str) -> Fraction | None:
+    """Return the rate of a target; None of a threshold that was given."""
+    return None if target.startswith(_GIVEN) else parse_rate(target)
+
+
+def at(target: str) -> str:
+    """Say which threshold a target stands for."""
+    return target if target.startswith(_GIVEN) else f"threshold for {target}"
 
 
 def p_of(figure: str) -> str:

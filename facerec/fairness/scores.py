@@ -19,15 +19,18 @@ from facerec.errors import DatasetError
 from facerec.fairness.attributes import (
     INFERRED,
     NO_VALUE,
+    NOT_SAID,
+    SEVERAL,
     Attributes,
     Exclusion,
+    changing,
     check_sources,
     check_values,
 )
 from facerec.fairness.audit import conclude, size_rows, with_groups
 from facerec.fairness.differentials import rate_rows
 from facerec.fairness.groupings import UNKNOWN, contradictory, form_groupings
-from facerec.fairness.rates import ListedPairs, Thresholds, fix_thresholds, listed_rates
+from facerec.fairness.rates import ListedPairs, Thresholds, listed_rates
 from facerec.fairness.result import DEFAULTS, Audit, AuditSettings
 from facerec.fairness.rows import Row
 from facerec.verification.protocols import ScoredPairs
@@ -62,34 +65,33 @@ def audit_scores(
         attributes: where the groups of subjects are recorded, by subject; by default they are
             columns of the scores.
         thresholds: fixed on other data; by default on all impostors of these scores.
-        allow_inferred: take labels whose source says that they are inferred.
+        allow_inferred: take labels that do not say how they were recorded.
         inputs: the files behind all this, for the report.
 
     Raises:
-        DatasetError: a group is recorded nowhere, labels are inferred, no group can be shown, or
-            one attribute to intersect.
+        DatasetError: a group is recorded nowhere or nobody says how, no group can be shown, or one
+            attribute to intersect.
         MetricError: an impossible target, or no mated or no impostor score.
     """
     groups = tuple(dict.fromkeys(groups))
     combinations = settings.combinations(groups, name)
     sides = _Sides(scored, name)
     labels = sides.labels(groups, attributes)
-    sources = (
-        dict(scored.label_sources)
-        if attributes is None
-        else dict.fromkeys(attributes.label_sources, len(attributes.lines))
-    )
-    inferred = check_sources(Path(name), sources, allow_inferred=allow_inferred)
-    label_sources = tuple(sources) or (f"{name}, which does not say where its groups come from",)
+    if attributes is None:
+        sources = dict(scored.label_sources) or {"": len(scored)}
+        inferred = check_sources(Path(name), sources, allow_inferred=allow_inferred)
+        label_sources = [source or NOT_SAID for source in sources]
+    else:
+        inferred, label_sources = attributes.inferred, list(attributes.label_sources)
     subjects, groupings = form_groupings(combinations, labels, sides.subjects, sides.scored)
     left, known = subjects != UNKNOWN, sides.subjects_known
-    chosen = with_groups(groupings, groups, f"{name}: ", "subjects" if known else "pairs")
-    # Refuses scores of one kind.
-    fix_thresholds(scored.scores, scored.issame, settings.targets, name)
+    unit = "subjects" if known else "pairs"
+    chosen = with_groups(groupings, sides.exclusions, f"{name}: ", unit)
     both = np.arange(2 * len(scored)).reshape(-1, 2).T
     pairs = ListedPairs(name, scored.scores, both, scored.issame, subjects, not known)
     spread = [(grouping.codes, grouping.names) for grouping in chosen]
-    counted = listed_rates(pairs, spread, targets=settings.targets, thresholds=thresholds)
+    how: dict[str, Any] = {"thresholds": thresholds, "given": settings.threshold}
+    counted = listed_rates(pairs, spread, targets=settings.targets, **how)
     rows: list[Row] = []
     for number, (grouping, errors) in enumerate(zip(chosen, counted, strict=True)):
         rows += size_rows(grouping, subjects if known else None, ~sides.scored, images=False)
@@ -99,7 +101,7 @@ def audit_scores(
     stay = left.reshape(-1, 2).all(axis=1)
     facts = {
         "inputs": list(inputs),
-        "label_sources": list(label_sources),
+        "label_sources": label_sources,
         "banner": INFERRED if inferred else None,
         "images": None,
         "pairs": int(np.count_nonzero(stay)),
@@ -110,6 +112,7 @@ def audit_scores(
     }
     notes = [
         f"This is an audit of error rates alone: {NO_NORMS}.",
+        *changing(sides.exclusions, groupings),
         *(f"{note}." for note in scored.notes),
         *([] if known else [NO_SUBJECTS]),
     ]
@@ -175,7 +178,7 @@ class _Sides:
                 f" is in {self._name} (as {str(names[0])[:60]!r}); they must be equal to the letter"
             )
         conflict = np.isin(names, contradictory(subjects, values))
-        self._exclude("subject in several groups", conflict[self.subjects], group)
+        self._exclude(f"subject {SEVERAL}", conflict[self.subjects], group)
         of_name = dict(zip(subjects.tolist(), values.tolist(), strict=True))
         by_name = np.array([of_name.get(name, "") for name in names.tolist()], np.str_)
         return np.where(conflict, "", by_name)[self.subjects]
@@ -184,7 +187,7 @@ class _Sides:
         """Take the value from subjects who have two."""
         conflict = np.isin(self.subjects, contradictory(self.subjects, values))
         reason = "subject" if self.subjects_known else "mated pair"
-        self._exclude(f"{reason} in several groups", conflict, group)
+        self._exclude(f"{reason} {SEVERAL}", conflict, group)
         return np.where(conflict, "", values)
 
     def _exclude(self, reason: str, sides: NDArray[np.bool_], group: str) -> None:

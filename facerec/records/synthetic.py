@@ -40,6 +40,9 @@ subject. What an audit detects between them is a false alarm."""
 _Photo: TypeAlias = "tuple[bytes, dict[str, str]]"
 """A JPEG and its row of attributes.csv."""
 
+SOURCE = "study: groups given to generated faces"
+"""Who recorded the groups."""
+
 
 @dataclass(frozen=True)
 class Group(Checked):
@@ -219,7 +222,7 @@ def _album(subject: _Subject) -> list[_Photo]:
         how["noise"] = math.hypot(how["noise"], subject.group.noise)
         name = subject.row["subject_id"]
         row = {"image_id": f"{name}/{name}_{number:04d}.jpg", **subject.row}
-        row |= {"age": f"{how['age']:.1f}", "yaw": f"{how['yaw']:.1f}", "label_source": "generated"}
+        row |= {"age": f"{how['age']:.1f}", "yaw": f"{how['yaw']:.1f}", "label_source": SOURCE}
         album.append((encode(face.photo(how, generator), how["quality"]), row))
     return album
 

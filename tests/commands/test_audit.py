@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,8 @@ from facerec.commands.audit import main
 from facerec.commands.audit_scores import main as scores_main
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import write_embeddings
+from facerec.fairness import rows as names
+from facerec.fairness.attributes import INFERRED
 from facerec.fairness.page import read_rows
 
 FAST = ["--permutations", "99", "--replicates", "40", "--fmr", "1e-1,1e-2"]
@@ -66,7 +69,7 @@ def test_report_and_summary(workplace: Path, capsys: pytest.CaptureFixture[str])
     text = capsys.readouterr().out
     flat = " ".join(text.split())
     assert "120 images of 40 subjects, 0 not acquired; labels: curator" in flat
-    assert "difference detected" in flat and "FPD (FMR max/min)" in flat
+    assert "a difference is detected" in flat and "FPD (FMR max/min)" in flat
     assert "galleries of 20 and 20 subjects" in flat
     document = json.loads((workplace / "out" / "audit.json").read_text())
     assert document["inputs"][0]["model"]["name"] == "toy"
@@ -80,25 +83,60 @@ def test_thresholds_of_scores(workplace: Path) -> None:
     assert {row["target"]: row["denominator"] for row in rows}["1e-2"] == 500
 
 
-def test_the_smallest_target_that_all_groups_carry_heads(
+def test_both_rates_are_at_one_threshold(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of 14,900 impostor pairs 149 reach 0.5; the 14 of 1e-3 are all of one group."""
     accepted = {("women", "women"): (116, 4000, 0.9), ("men", "men"): (33, 4000, 0.6)}
-    lines = ["label,score,gender_1,gender_2"]
+    lines = ["label,score,gender_1,gender_2,label_source"]
     for (one, other), (count, pairs, top) in accepted.items():
         high = np.linspace(0.5, top, count)
         scores = np.concatenate([high, np.linspace(-0.4, 0.4, pairs - count)])
-        lines += [f"0,{score},{one},{other}" for score in scores]
-        lines += [f"1,{score},{one},{other}" for score in np.linspace(0.3, 1, count)]
-    lines += [f"0,{score},women,men" for score in np.linspace(-0.5, 0.4, 6900)]
+        lines += [f"0,{score},{one},{other},study" for score in scores]
+        lines += [f"1,{score},{one},{other},study" for score in np.linspace(0.3, 1, 4 * count)]
+    lines += [f"0,{score},women,men,study" for score in np.linspace(-0.5, 0.4, 6900)]
     Path("S.csv").write_text("\n".join(lines))
     flags = ["--scores", "S.csv", "--group", "gender", "--out", "out", "--replicates", "99"]
-    scores_main(flags)
+    for given, place, target, said in (
+        ([], "1 in 100 comparisons", "1e-2", "29 of 1,000 comparisons of two people"),
+        (
+            ["--threshold", "0.55"],
+            "0.55 (as given)",
+            "threshold 0.55",
+            "1 in 40 comparisons of two people",
+        ),
+    ):
+        scores_main([*flags, *given])
+        text = " ".join(capsys.readouterr().out.split())
+        assert place in text and said in text and f"FNMR, {names.at(target)}" in text
+        assert place in Path("out/audit.html").read_text()
+        assert f"{target} | FNMR, " in Path("out/model_card_section.md").read_text()
+        assert json.loads(Path("out/audit.json").read_text())["headline"]["target"] == target
+
+
+@pytest.mark.parametrize(
+    ("lacks", "has"), [("FMR (FPD)", "FNMR (FND)"), ("FNMR (FND)", "FMR (FPD)")]
+)
+def test_a_group_with_one_kind_of_pairs_is_compared_by_it(
+    workplace: Path, capsys: pytest.CaptureFixture[str], lacks: str, has: str
+) -> None:
+    """Of groups A and B 7 of 200 pairs of each kind are wrong, of C 150, all of one kind."""
+    lines = ["label,score,race,label_source"]
+    for group, label, pair in itertools.product("ABC", (0, 1), range(200)):
+        wrong = pair < (150 if group == "C" else 7)
+        if group != "C" or label == (has == "FNMR (FND)"):
+            lines.append(f"{label},{0.9 if wrong != label else 0.1},{group},study")
+    Path("S.csv").write_text("\n".join(lines))
+    flags = ["--scores", "S.csv", "--group", "race", "--threshold", "0.5", "--out", "out"]
+    scores_main([*flags, "--replicates", "99"])
     text = " ".join(capsys.readouterr().out.split())
-    assert "29 of 1,000 strangers recorded as women and 8 of 1,000 as men are accepted: 3.5" in text
-    assert "at FMR 1e-2" in text
-    assert "FMR, threshold for 1e-2" in Path("out/model_card_section.md").read_text()
+    assert "150 of 200 comparisons" in text and "recorded as C and 7 of 200 as A" in text
+    assert "21.4 times [" in text and "7 of 200 as A are wrongly" in text
+    card, page = (Path("out", name).read_text() for name in ("model_card_section.md", "audit.html"))
+    rate = has.split()[0]
+    for place in (text, card, page):
+        assert f"C is left out where {lacks.replace(' ', 's are compared ')}" in place
+        assert f"{rate} 75 %" in place and "150/200" in place
 
 
 @pytest.mark.parametrize(
@@ -117,10 +155,34 @@ def test_refusals(
     assert words in refused(lambda more: run(*more), *arguments)
 
 
+def test_spellings_and_values_that_change_are_named(
+    workplace: Path, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
+) -> None:
+    text = Path("A.csv").read_text()
+    Path("A.csv").write_text(text.replace(",female,old", ",F,old"))
+    run()
+    flat = " ".join(capsys.readouterr().out.split())
+    assert "gender: female and F look like one group" in flat and "female 10 subjects" in flat
+    head, *lines = text.splitlines()
+    ages = [
+        f"{line[: line.index(',')]},{line.split(',')[1]},x,{row % 3},study"
+        for row, line in enumerate(lines)
+    ]
+    Path("A.csv").write_text("\n".join([head, *ages]))
+    assert "all 40 subjects stand in several groups" in refused(
+        lambda more: run(*more, "--group", "age")
+    )
+
+
 def test_inferred_labels_take_a_flag(
     workplace: Path, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
 ) -> None:
-    write_attributes(workplace, source="inferred by a model")
-    assert "120 lines have inferred labels" in refused(lambda more: run(*more))
+    write_attributes(workplace, source="genderize.io")
+    assert "120 lines do not say" in refused(lambda more: run(*more))
     run("--allow-inferred-labels")
-    assert "Some group labels were inferred" in capsys.readouterr().out
+    assert INFERRED in " ".join(capsys.readouterr().out.split())
+    assert INFERRED in Path("out/audit.html").read_text()
+    assert INFERRED in Path("out/model_card_section.md").read_text()
+    Path("S.csv").write_text("label,score,gender\n1,0.9,f\n0,0.1,f\n")
+    flags = ["--scores", "S.csv", "--group", "gender", "--out", "other"]
+    assert "2 lines do not say" in refused(lambda more: scores_main([*flags, *more]))

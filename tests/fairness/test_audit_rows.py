@@ -21,7 +21,6 @@ from facerec.embedding.extraction import Embeddings
 from facerec.fairness import rows as names
 from facerec.fairness.attributes import read_attributes
 from facerec.fairness.audit import audit_embeddings
-from facerec.fairness.findings import heading
 from facerec.fairness.one_to_many import SearchPlan
 from facerec.fairness.page import page_files, write_audit
 from facerec.fairness.result import Audit, AuditSettings
@@ -113,10 +112,10 @@ def test_findings_are_sentences_made_of_the_rows(found: Audit) -> None:
     eta2 = names.value_of(found.rows, names.ETA2, grouping="race")
     assert eta2 is not None and first.said.startswith(f"{100 * eta2:.2g} % [")
     assert first.conclusion == "difference detected" and "longest in Amber" in first.detail
-    target = heading(found.rows, "race", "FMR")
-    rates = names.select(found.rows, "FMR", grouping="race", target=str(target))
+    target = found.facts["headline"]["target"]
+    rates = names.select(found.rows, "FMR", grouping="race", target=target)
     rates = rates[rates["group"] != "all groups"].sort_values("value")
-    line = next(finding for finding in others if "strangers" in finding.said)
+    line = next(finding for finding in others if "two people" in finding.said)
     high, low = rates.iloc[-1], rates.iloc[0]
     assert f"recorded as {high.group} and" in line.said
     assert f"{high.value / low.value:.3g} times [" in line.said
@@ -135,7 +134,7 @@ def test_the_page_is_short_and_says_what_the_rows_say(found: Audit, plain: Audit
     page = Page(files["audit.html"].decode())
     assert len(page.tables) <= 6 and len(page.all("img")) == 5 == len(files) - 1
     assert EVIL in page.text and "<script>alert" not in files["audit.html"].decode()
-    target = str(heading(found.rows, "race", "FMR"))
+    target = found.facts["headline"]["target"]
     for row in page.rows("Error rates")[1:]:
         grouping, _, group = row[0].partition(": ")
         where = {"grouping": grouping, "group": group, "target": target}
@@ -209,8 +208,8 @@ def some_scores() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def write_scores(path: Path, header: str, *columns: np.ndarray) -> ScoredPairs:
-    lines = [",".join(map(str, line)) for line in zip(*columns, strict=True)]
-    path.write_text("\n".join([header, *lines]) + "\n")
+    lines = [",".join(map(str, (*line, "study"))) for line in zip(*columns, strict=True)]
+    path.write_text("\n".join([f"{header},label_source", *lines]) + "\n")
     return read_scores(path, groups=("race",))
 
 
@@ -264,8 +263,8 @@ def test_a_sentence_counts_people_as_the_rows_do(tmp_path: Path, case: str) -> N
     document = audit_scores(scored, ("race",), name="s.csv", settings=settings).to_json("", [])
     rows = {(row["figure"], row["group"]): row for row in document["rows"]}
     assert [one["said"] for one in document["findings"] if "few" in one["text"]] == []
-    (line,) = (one for one in document["findings"] if "are rejected" in one["said"])
-    told = re.findall(r"(at most )?([\d,]+)(?: \w+ in| in| of) ([\d,.]+).*? as (\w)", line["said"])
+    (line,) = (one for one in document["findings"] if "wrongly rejected" in one["said"])
+    told = re.findall(r"(at most )?([\d,]+) (?:in|of) ([\d,.]+).*? as (\w)", line["said"])
     assert [group for *_, group in told] == ["A", "B"] or case == "equal"
     for bound, count, of, group in told:
         row = rows["FNMR", group]

@@ -22,7 +22,7 @@ from facerec.fairness.differentials import (
     max_over_geomean,
     max_over_min,
 )
-from facerec.fairness.rates import GroupErrors
+from facerec.fairness.rates import GroupErrors, Of
 
 # Other processes may hold a machine up, so there is no deadline.
 few = settings(max_examples=examples(60), deadline=None)
@@ -141,10 +141,28 @@ def test_what_cannot_be_compared_says_why() -> None:
     faces = toy(persons=60, images=3)
     group = np.where((faces.group == 2) & (faces.subject > 20), -1, faces.group)
     found = differentials(of_all(replace(faces, group=group), ("1e-2",)), replicates=20)
-    assert found.groups == ("A", "B") and found.remarks == ("C: 7 subjects, fewer than 10",)
+    assert set(found.groups.values()) == {("A", "B")}
+    assert all(why == {"C": "7 subjects, fewer than 10"} for why in found.remarks.values())
     single = replace(faces, group=np.zeros_like(faces.group), names=("everybody",))
     alone = differentials(of_all(single, ("1e-2",)), replicates=20)
-    assert alone.rows == () and "two are needed" in alone.remarks[0]
+    assert alone.rows == () and "two are needed" in alone.remarks["FNMR"][""]
+
+
+@pytest.mark.parametrize(("lacks", "has"), [("FMR", "FNMR"), ("FNMR", "FMR")])
+def test_each_rate_is_compared_where_it_has_pairs(lacks: Of, has: Of) -> None:
+    faces = toy(persons=60, images=4, noise=0.2)
+    whole, pairs = of_list(faces, ("5e-2",)), pair_list(faces)
+    kept = (faces.group[pairs.sides] != 2).any(axis=0) | (pairs.same == (has == "FNMR"))
+    some = replace(pairs, **{n: getattr(pairs, n)[..., kept] for n in ("scores", "sides", "same")})
+    errors = of_list(faces, ("5e-2",), some, thresholds=whole.thresholds)
+    found, expected = (differentials(one, replicates=20) for one in (errors, whole))
+    assert found.groups == {lacks: ("A", "B"), has: ("A", "B", "C")}
+    assert [*found.remarks[lacks]] == ["C"] and not found.remarks[has]
+    rates = [share.value for share in whole.points[0].of(lacks)[:2] if share]
+    for measure, (formula, _) in MEASURES.items():
+        assert row(found.rows, measure, "5e-2", lacks).value == pytest.approx(formula(rates))
+        one, other = (row(each.rows, measure, "5e-2", has) for each in (found, expected))
+        assert one.value == other.value
 
 
 # --- against parity -------------------------------------------------------------------------

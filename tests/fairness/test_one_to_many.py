@@ -48,7 +48,7 @@ def people(
         writer.writerow(["image_id", "subject_id", "region", "label_source"])
         for row, one in enumerate(person):
             region = GROUPS[int(one % 4 == 0)]
-            writer.writerow([ids[row], f"p{one:02d}", "" if row == 7 else region, "made up"])
+            writer.writerow([ids[row], f"p{one:02d}", "" if row == 7 else region, "study"])
     vectors = vectors.astype(np.float32)
     vectors[list(failures)] = np.nan
     norms, lost = np.linalg.norm(vectors, axis=1), dict.fromkeys(failures, "no face")

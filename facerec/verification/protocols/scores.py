@@ -171,8 +171,7 @@ def read_scores(
             )
     sources: dict[str, int] = {}
     if grouped and SOURCE in columns:
-        empty = f"{SOURCE} is empty; write there where the groups come from"
-        sources = dict(sorted(Counter(values(SOURCE, _written, empty).tolist()).items()))
+        sources = dict(sorted(Counter(texts[SOURCE]).items()))
     return ScoredPairs(
         scores,
         issame,

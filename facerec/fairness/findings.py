@@ -106,35 +106,24 @@ def at_threshold(rows: pd.DataFrame, target: str) -> str:
     if not target:
         return ""
     (row,) = names.select(rows, names.THRESHOLD, target=target).itertuples()
-    fixed, rate = estimate(row), names.nominal(target)
-    set_for = ""
+    told, rate = words.threshold(estimate(row).value), names.nominal(target)
     if rate:
-        set_for = (
-            f", at which {rate.numerator:,} in {rate.denominator:,} {' '.join(_HAPPENS['FMR'])}"
-        )
-    return (
-        f"Error rates are at one threshold for everybody: {words.threshold(fixed.value)}{set_for} "
-        f"({fixed.remark})."
-    )
+        told += f", at which {rate.numerator:,} in {rate.denominator:,} {' '.join(_HAPPENS['FMR'])}"
+    return f"Error rates are at one threshold for everybody: {told} ({row.remark})."
 
 
 def not_compared(rows: pd.DataFrame, grouping: str, target: str) -> Iterator[str]:
     """Say which groups are not compared, why, and their own rates."""
+    own = rows[rows["figure"].isin([*NAMES]) & (rows["target"] == target) & rows["value"].notna()]
     for of, figure in NAMES.items():
-        absent = names.select(rows, figure, grouping=grouping)
-        for row in absent[absent["group"] != ""].itertuples():
-            where = {"grouping": grouping, "group": str(row.group), "target": target}
-            own = pd.concat([names.select(rows, kind, **where) for kind in NAMES])
-            told = [
-                f"{kind} {words.number(100 * rate.value)} % {words.limits(rate.interval, 100)} "
-                f"{words.counts(rate)}"
-                for kind, rate in zip(own["figure"], map(estimate, own.itertuples()), strict=True)
-                if rate.value is not None
-            ]
-            yield (
-                f"{grouping}: {row.group} is left out where {of}s are compared ({figure}): "
-                f"{row.remark}. Its own rates: {', '.join(told) or 'none'}."
-            )
+        for row in names.select(rows, figure, grouping=grouping).itertuples():
+            its = own[(own["grouping"] == grouping) & (own["group"] == row.group)]
+            told = ", ".join(f"{one.figure!s} {_share(estimate(one))}" for one in its.itertuples())
+            if row.group:
+                yield (
+                    f"{grouping}: {row.group!s} is left out where {of}s are compared ({figure}): "
+                    f"{row.remark!s}. Its own rates: {told or 'none'}."
+                )
 
 
 def findings_of(rows: pd.DataFrame, groupings: Sequence[str]) -> tuple[Finding, ...]:
@@ -159,8 +148,9 @@ def verdict(findings: Sequence[Finding]) -> str:
     """Return the sentence at the head of a report: what of it was detected."""
     detected = sum(finding.conclusion == "difference detected" for finding in findings)
     return (
-        f"In {detected} of {words.counted(len(findings), 'comparison')} of groups a difference is "
-        "detected, one that would appear in fewer than 1 of 20 audits if there were none."
+        f"A difference between groups is detected in {detected} of "
+        f"{words.counted(len(findings), 'finding')}: one that would appear in fewer than 1 of 20 "
+        "audits if there were none."
     )
 
 
@@ -212,12 +202,9 @@ def _rates(rows: pd.DataFrame, grouping: str, of: Of, target: str) -> Iterator[F
     why = lacking[lacking["group"] == ""]["remark"].tolist()
     absent = names.select(lacking, NAMES[of])["group"]
     rates = names.select(rows, of, **where).dropna(subset=["value"]).sort_values("value")
-    rates = rates[~rates["group"].isin([ALL_GROUPS, *absent])]
-    ends = [
-        (str(row.group), estimate(row))
-        for row in rates.itertuples()
-        if not str(row.remark).startswith("not resolvable")
-    ]
+    vague = rates["remark"].str.startswith("not resolvable")
+    rates = rates[~vague & ~rates["group"].isin([ALL_GROUPS, *absent])]
+    ends = [(str(row.group), estimate(row)) for row in rates.itertuples()]
     many, happens = _HAPPENS[of]
     detail: list[str] = []
     said = f"Cannot tell how many {many} {happens} by {grouping}"
@@ -322,3 +309,9 @@ def _changes(rows: pd.DataFrame, grouping: str, target: str) -> Iterator[Finding
 def _percent(share: float) -> str:
     """Say a share in percent, with two digits."""
     return f"{words.number(100 * share, '.2g' if share < 0.995 else '.3g')} %"
+
+
+def _share(rate: Estimate) -> str:
+    """Say a rate in percent, with its interval and counts."""
+    shown = words.number(100 * (rate.value or 0))
+    return f"{shown} % {words.limits(rate.interval, 100)} {words.counts(rate)}"

@@ -69,7 +69,7 @@ def test_report_and_summary(workplace: Path, capsys: pytest.CaptureFixture[str])
     text = capsys.readouterr().out
     flat = " ".join(text.split())
     assert "120 images of 40 subjects, 0 not acquired; labels: curator" in flat
-    assert "a difference is detected" in flat and "FPD (FMR max/min)" in flat
+    assert "A difference between groups is detected" in flat and "FPD (FMR max/min)" in flat
     assert "galleries of 20 and 20 subjects" in flat
     document = json.loads((workplace / "out" / "audit.json").read_text())
     assert document["inputs"][0]["model"]["name"] == "toy"

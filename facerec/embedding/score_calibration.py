@@ -168,7 +168,7 @@ class ScoreCalibration:
         ends, (share, near) = ratio.interval(score), ratio.stranger(score)
         beyond = not ratio.low <= score <= ratio.high
         seen = score <= ratio.strangers[-1, 0]
-        few = f"; so {'high' if score > ratio.high else 'low'} lie too few pairs to tell more"
+        few = f"; too few pairs score so {'high' if score > ratio.high else 'low'} to tell more"
         return Evidence(
             likelihood_ratio=None if beyond else math.exp(float(ratio.log_ratio(score))),
             low=None if math.isinf(ends.low) else math.exp(ends.low),

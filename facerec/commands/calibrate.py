@@ -291,7 +291,8 @@ def _print(
     console.print(Table("what a cosine is worth", columns, rows, words=("with",)).terminal())
     console.print(
         f"Cllr on people whom it does not know (ten folds): {worth.cllr:.4f} bits, "
-        f"{worth.cllr / worth.least_cllr:.2f} times the least possible {worth.least_cllr:.4f}"
+        f"{worth.cllr / worth.least_cllr:.2f} times the least possible with such ends, "
+        f"{worth.least_cllr:.4f}"
     )
     if groups is None:
         return

@@ -100,7 +100,9 @@ def compare(
     with progress_bar(console, "images") as progress:
         harness = Harness(plan, folder, choose_device(device), storage, faces=progress)
     few = too_few_seeds(whole() if smoke else plan)
-    notes = [*harness.manifest["notes"], few and f"{'without --smoke: ' if smoke else ''}{few}"]
+    trial = "--smoke shows that everything works; its figures mean nothing" if smoke else None
+    few = few and f"{'without --smoke: ' if smoke else ''}{few}"
+    notes = [*harness.manifest["notes"], few, trial]
     for note in filter(None, notes):
         console.print(f"note: {note}", style="yellow", markup=False)
     with (

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import tyro
 
 from facerec.commands.cli import Console, print_first, run_command
@@ -21,6 +22,7 @@ from facerec.names import same_name
 from facerec.report import words
 from facerec.report.csv_tables import to_csv
 from facerec.report.progress import progress_bar
+from facerec.report.table import Table
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -30,11 +32,15 @@ if TYPE_CHECKING:
 
 FPIRS = ("1e-1", "1e-2", "1e-3")
 
+FEW_STRANGERS = 200
+"""Strangers below whose number intervals of the FPIR are said to hold too seldom."""
+
 
 def enroll(
     gallery: Path,
     images: tyro.conf.Positional[Path | None] = None,
     subjects: Path | None = None,
+    group: str | None = None,
     impostors: Path | None = None,
     expires: date | None = None,
     expire: bool = False,
@@ -55,6 +61,8 @@ def enroll(
         gallery: the .npz file; it holds personal data, and only its owner may read it.
         images: a folder of PERSON/image.jpg, or a file of embeddings (.npz, .parquet).
         subjects: a .csv file with the columns image_id and subject_id, in place of folders.
+        group: a column of that file, with one value a subject: also say which FPIR the thresholds
+            have for strangers of each group, for whom the gallery's own people stand in.
         impostors: images of people who will not be in the gallery, a folder or a file of
             embeddings: their scores tell which threshold gives which FPIR (chance that a stranger
             is taken for somebody). Without any, the gallery's own people stand in for strangers,
@@ -79,6 +87,11 @@ def enroll(
         raise FacerecError("there is nothing to do: name images, or people to --delete")
     if expires is not None and expires < datetime.now(timezone.utc).date():
         raise FacerecError(f"--expires {expires}: that day is over; give a later one")
+    if group is not None and (subjects is None or images is None or impostors is not None):
+        raise FacerecError(
+            "--group is a column of a table of the people who are enrolled and stand in for "
+            "strangers; give it with images and --subjects, and without --impostors"
+        )
     for path, suffix in ((export, ".parquet"), (gallery, ".npz")):
         if path is not None and path.suffix.lower() != suffix:
             raise DatasetError(f"{path}: let its name end in {suffix}, as the format is that")
@@ -105,7 +118,7 @@ def enroll(
             embeddings = embedder.read(images, console, None if opened is None else opened.space)
             if subjects is not None:
                 assert embeddings.ids is not None
-                who = read_members(subjects, embeddings.ids)[0]
+                who, groups, _ = read_members(subjects, embeddings.ids, group)
                 embeddings = replace(embeddings, subjects=who)
             print_notes([alike_note(embeddings, embeddings.subjects)], console)
             opened = opened or Gallery(Space.of(embeddings))
@@ -135,8 +148,11 @@ def enroll(
                 alarms = find_alarms(opened, come, progress)
         with console.capture() as found:
             print_expired(opened, gallery, console)
-            if len(now):
-                print_thresholds(now.calibration, len(now), console)
+            points = print_thresholds(now.calibration, len(now), console) if len(now) else []
+            if group is not None and groups is not None:
+                known = dict(zip(who.tolist(), groups.tolist(), strict=True))
+                own = [known.get(name, "") for name in now.subjects.tolist()]
+                print_groups(now, own, points, console)
             if alarms is not None:
                 print_alarms(alarms, len(come), console)
         opened.write(gallery)
@@ -212,11 +228,39 @@ def people_words(count: int) -> str:
     return words.counted(count, "person", "people")
 
 
-def print_thresholds(calibration: Calibration | None, size: int, console: Console) -> None:
-    """Say which thresholds have which FPIR in a gallery of a size."""
+def print_groups(
+    gallery: Gallery, groups: Sequence[str], points: Sequence[Fpir], console: Console
+) -> None:
+    """Say which FPIR thresholds have for strangers of each group, the worst first."""
+    from facerec.galleries.gallery import OWN
+
+    calibration = gallery.calibration
+    if calibration is None or calibration.note.get("probes") != OWN:
+        console.print("no FPIR by group: nobody knows the groups of the strangers", style="yellow")
+        return
+    for point in points:
+        found = calibration.by_group(point, np.array(groups, np.str_))
+        rows = []
+        for name, here, alone in found:
+            ends = [
+                f"{words.percent(each.value)} {words.percent_limits(each.interval)}"
+                for each in (here, alone)
+            ]
+            rows.append((name, *ends, f"{alone.size:,}"))
+        headings = "strangers", "FPIR before all", "before their group alone", "people of it"
+        title = f"threshold {words.threshold(point.threshold)}"
+        console.print(Table(title, headings, rows, words=("strangers",)).terminal())
+    told = {name for name, *_ in found} if points else set()
+    if few := sorted({*groups} - {"", *told}):
+        console.print(f"too few people to tell their FPIR: {', '.join(few)}")
+
+
+def print_thresholds(calibration: Calibration | None, size: int, console: Console) -> list[Fpir]:
+    """Say which thresholds have which FPIR in a gallery of a size, and return them."""
+    points: list[Fpir] = []
     if calibration is None:
         console.print("no calibration: a gallery of one person needs --impostors for an FPIR")
-        return
+        return points
     probes = calibration.note.get("probes", "unknown")
     console.print(
         f"calibrated with {words.counted(len(calibration.scores), 'probe')} ({probes}) on "
@@ -224,9 +268,17 @@ def print_thresholds(calibration: Calibration | None, size: int, console: Consol
     )
     for target in FPIRS:
         try:
-            console.print(f"  FPIR {target}: {fpir_words(calibration.threshold(target, size))}")
+            points.append(calibration.threshold(target, size))
+            console.print(f"  FPIR {target}: {fpir_words(points[-1])}")
         except MetricError as problem:
             console.print(f"  FPIR {target}: not resolvable ({problem})")
+    if len(np.unique(calibration.probe_subjects)) < FEW_STRANGERS:
+        console.print(
+            f"strangers are fewer than {FEW_STRANGERS}: where they look alike, the FPIR may lie "
+            "beyond its interval, mostly below it; calibrate with more --impostors",
+            style="yellow",
+        )
+    return points
 
 
 def fpir_words(point: Fpir) -> str:

@@ -97,7 +97,7 @@ class ScoreCalibration:
         source: file or bench whose people were compared.
         ratio: of scores.
         cllr: cost of its log-likelihood ratios on people whom it does not know, by ten folds, bits.
-        least_cllr: the least cost of any monotone calibration there.
+        least_cllr: the least cost there of any monotone calibration with the same ends.
         groups: figures by group where groups are recorded, as JSON types.
     """
 
@@ -173,14 +173,14 @@ class ScoreCalibration:
         ends, (share, near) = ratio.interval(score), ratio.stranger(score)
         beyond = not ratio.low <= score <= ratio.high
         seen = score <= ratio.strangers[-1, 0]
-        limit = power(math.exp(float(ratio.log_ratio(ratio.high))), down=True)
+        few = f"; too few pairs score so {'high' if score > ratio.high else 'low'} to tell more"
         return Evidence(
             likelihood_ratio=None if beyond else math.exp(float(ratio.log_ratio(score))),
             low=None if math.isinf(ends.low) else math.exp(ends.low),
             high=None if math.isinf(ends.high) else math.exp(ends.high),
             strangers=share if seen else 0.0,
             strangers_interval=(near.low if seen else 0.0, near.high),
-            basis=f"{self.basis}; beyond {limit} these data cannot tell",
+            basis=self.basis + few * beyond,
         )
 
     @property

@@ -11,7 +11,7 @@ from facerec.galleries.label_faults import Floats, Ints, Members
 from facerec.progress import Progress
 from facerec.verification.scoring.tiles import Sample, Tiles, images_of
 
-_NEARER = 4
+_NEARER = 3
 """How many times nearer duplicates are than two photos of one label usually are."""
 
 _PAIRS = 10_000
@@ -51,7 +51,7 @@ def duplicates(
 ) -> tuple[Ints, Floats]:
     """Find images that are there twice.
 
-    These are pairs at less than a quarter of the angle that is the median of pairs of one label;
+    These are pairs at less than a third of the angle that is the median of pairs of one label;
     with few of those pairs, exact copies alone.
 
     Args:

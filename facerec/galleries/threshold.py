@@ -173,6 +173,29 @@ class Calibration:
             return None
         return Calibration(scores[stay], entries[stay], new[0][stay], new[1][left], self.note)
 
+    def by_group(self, point: Fpir, groups: NDArray[np.str_]) -> list[tuple[str, Fpir, Fpir]]:
+        """Return what the FPIR of a threshold is for strangers of each group, the worst first.
+
+        Args:
+            point: that threshold, and the size of the gallery.
+            groups: of the entries, who stand in for strangers too, ``(M,)``; empty where unknown.
+
+        Returns:
+            of each group of `FEWEST_ALARMS` probes or more its name, and the FPIR before entries of
+            all groups, and before those of that group alone.
+        """
+        rows = []
+        for name in np.unique(groups[groups != ""]).tolist():
+            stay = groups[self.probe_subjects] == name
+            alone = self.without(np.flatnonzero(groups != name))
+            if alone is not None and stay.sum() >= FEWEST_ALARMS:
+                kept = self.scores[stay], self.entries[stay], self.probe_subjects[stay]
+                mixed = Calibration(*kept, self.entry_subjects, self.note)
+                size = min(point.size, alone.entry_subjects.size)
+                found = mixed.fpir(point.threshold, point.size), alone.fpir(point.threshold, size)
+                rows.append((name, *found))
+        return sorted(rows, key=lambda row: -max(part.value or 0.0 for part in row[1:]))
+
     def fpir(self, threshold: float, size: int, confidence: float = 0.95) -> Fpir:
         """Return the FPIR that a threshold has in a gallery of another size.
 

@@ -2,9 +2,10 @@
 
 The log-likelihood ratio of a score is a smooth function of it, fitted by logistic regression with
 mated and non-mated comparisons of equal weight (Brümmer and du Preez, CSL 20, 2006) on a natural
-cubic spline (Harrell, Regression Modeling Strategies, 2015, 2.4.5). A higher score never speaks
-more for two subjects. Where the comparisons end the function ends too, and says so (Vergeer et al.,
-Science & Justice 56, 2016). Its variance is that of sums over comparisons that share subjects.
+cubic spline (Harrell, Regression Modeling Strategies, 2015, 2.4.5) whose bends are penalised a
+little. A higher score never speaks more for two subjects. Where the comparisons end the function
+ends too, and says so (Vergeer et al., Science & Justice 56, 2016). Its variance is that of sums
+over comparisons that share subjects.
 """
 
 from __future__ import annotations
@@ -37,8 +38,12 @@ CELLS = 2000
 """Cells of cosine similarity, each 0.001 wide."""
 CENTRES = (np.arange(CELLS) + 0.5) * (2 / CELLS) - 1
 
-KNOTS = 5
-"""Of the spline, at equal distances between its ends."""
+KNOTS = 8
+"""Of the spline, from end to end, where mated, non-mated and even scores have their quantiles."""
+
+BEND = 500.0
+"""Usual second derivative of a natural log-likelihood ratio from end to end: greater ones take more
+people to be believed, so that the function does not swing where it has few of them."""
 
 MOST_KNOTS = 50
 MOST_LOG = 60.0
@@ -47,6 +52,8 @@ MOST_LOG = 60.0
 FEWEST = (2, 10)
 """Subjects that mated comparisons must have at or below the lower end, and non-mated ones at or
 above the upper end: there five pairs, since a few labels that are wrong make high scores."""
+MISLABELLED = 0.01
+"""Share of all subjects that the latter must be too, since more people have more such labels."""
 
 
 def cell_of(scores: ArrayLike) -> NDArray[np.int64]:
@@ -223,17 +230,18 @@ class LikelihoodRatio:
                 "mated and non-mated scores hardly overlap, or are those of a handful of people: "
                 "no likelihood ratio between them can be told; calibrate on more people"
             )
-        knots = np.linspace(low, high, KNOTS)
-        coefficients, inverse = _regress(same, different, knots)
+        loads = (
+            weights * counts.mated.sum(axis=1) / sums[0],
+            counts.non_mated.sum(axis=1) / sums[1],
+        )
+        effective = min(float(load.sum() ** 2 / (load**2).sum()) for load in loads)
+        knots = _knots(same, different, low, high)
+        coefficients, inverse = _regress(same, different, knots, effective)
         terms = spline(CENTRES, knots)
         chance = expit(terms @ coefficients)
         # What a comparison in each cell adds to the coefficients.
         of_same = (1 - chance)[:, None] * terms @ inverse / sums[0]
         of_different = -chance[:, None] * terms @ inverse / sums[1]
-        loads = (
-            weights * counts.mated.sum(axis=1) / sums[0],
-            counts.non_mated.sum(axis=1) / sums[1],
-        )
         changes = -(weights[:, None] * (counts.mated @ of_same)) / (1 - loads[0])[:, None]
         changes -= (counts.non_mated @ of_different) / (1 - loads[1])[:, None]
         size = len(changes)
@@ -248,7 +256,7 @@ class LikelihoodRatio:
             low=low,
             high=high,
             subjects=size,
-            effective=min(float(load.sum() ** 2 / (load**2).sum()) for load in loads),
+            effective=effective,
             mated=int(counts.totals[0].sum()),
             non_mated=int(counts.totals[1].sum()),
             strangers=_strangers(counts),
@@ -298,6 +306,11 @@ class LikelihoodRatio:
         grid, rising = self._rising
         inside = np.clip(np.asarray(scores, np.float64), self.low, self.high)
         return np.asarray(np.interp(inside, grid, rising))
+
+    def told(self) -> Array:
+        """Return the log-likelihood ratio of each cell, NaN beyond the ends, ``(CELLS,)``."""
+        inside = (self.low <= CENTRES) & (self.high >= CENTRES)
+        return np.where(inside, self.log_ratio(CENTRES), np.nan)
 
     @functools.cached_property
     def _rising(self) -> tuple[Array, Array]:
@@ -361,19 +374,33 @@ def spline(scores: ArrayLike, knots: Array) -> Array:
     return np.concatenate([np.ones_like(at), at, terms / (knots[-1] - knots[0]) ** 2], axis=1)
 
 
-def _regress(same: Array, different: Array, knots: Array) -> tuple[Array, Array]:
-    """Return coefficients of greatest likelihood, and the inverse of the information."""
+def _knots(same: Array, different: Array, low: float, high: float) -> Array:
+    """Return knots of the spline, the denser the more comparisons there are, ``(KNOTS,)``."""
+    inside = (low <= CENTRES) & (high >= CENTRES)
+    shares = [kind[inside] / kind[inside].sum() for kind in (same, different, inside * 1.0)]
+    reached = np.cumsum(np.sum(shares, axis=0))
+    return np.interp(np.linspace(reached[0], reached[-1], KNOTS), reached, CENTRES[inside])
+
+
+def _regress(same: Array, different: Array, knots: Array, effective: float) -> tuple[Array, Array]:
+    """Return coefficients of greatest likelihood, and the inverse of the information.
+
+    The likelihood is penalised by the mean square of the second derivative from end to end.
+    """
     terms, weight = spline(CENTRES, knots), same + different
-    found, ridge = np.zeros(len(knots)), 1e-12 * np.eye(len(knots))
+    bends = np.diff(spline(np.linspace(knots[0], knots[-1], CELLS + 1), knots), 2, axis=0)
+    stiffness = bends.T @ bends * (CELLS**3 / (BEND**2 * effective))
+    found, stiffness = np.zeros(len(knots)), stiffness + 1e-15 * np.eye(len(knots))
 
     def loss(coefficients: Array) -> float:
         value = terms @ coefficients
-        return float(weight @ np.logaddexp(0, value) - same @ value)
+        bent = coefficients @ stiffness @ coefficients / 2
+        return float(weight @ np.logaddexp(0, value) - same @ value + bent)
 
     for _ in range(200):
         chance = expit(terms @ found)
-        gradient = terms.T @ (weight * chance - same)
-        information = (terms * (weight * chance * (1 - chance))[:, None]).T @ terms + ridge
+        gradient = terms.T @ (weight * chance - same) + stiffness @ found
+        information = (terms * (weight * chance * (1 - chance))[:, None]).T @ terms + stiffness
         step = np.linalg.solve(information, gradient)
         if gradient @ step < 1e-16:
             break
@@ -387,7 +414,8 @@ def _ends(counts: ScoreCounts) -> tuple[float, float]:
     """Return the lowest and the highest score at or beyond which there are enough subjects."""
     from_below = (np.cumsum(counts.mated, axis=1) > 0).sum(axis=0)
     from_above = (np.cumsum(counts.non_mated[:, ::-1], axis=1) > 0).sum(axis=0)[::-1]
-    low, high = np.flatnonzero(from_below >= FEWEST[0]), np.flatnonzero(from_above >= FEWEST[1])
+    fewest = max(FEWEST[1], MISLABELLED * len(counts.images))
+    low, high = np.flatnonzero(from_below >= FEWEST[0]), np.flatnonzero(from_above >= fewest)
     if not (low.size and high.size):
         return math.inf, -math.inf
     return float(CENTRES[low[0]]), float(CENTRES[high[-1]])

@@ -32,16 +32,16 @@ class Likeness:
 
     @property
     def alike(self) -> bool | None:
-        """Whether ratios of the calibration hold here; None if that cannot be told."""
+        """Whether strangers are like those of the calibration; None if that cannot be told."""
         if self.low > ALIKE or self.high < 1 / ALIKE:
             return False
         return True if self.low >= 1 / ALIKE and self.high <= ALIKE else None
 
     def __str__(self) -> str:
         verdict = {
-            True: "its ratios carry over",
+            True: "strangers are as there; whether photos of one person are, this does not tell",
             False: "its ratios do not hold here: calibrate on people like these",
-            None: "that is too uncertain to tell whether its ratios carry over",
+            None: "that is too uncertain to tell whether strangers are as there",
         }[self.alike]
         ends = f"[{self.low:.2g}, {self.high:.2g}]"
         return (
@@ -84,7 +84,7 @@ def observed_ratios(log_ratios: Array, counts: ScoreCounts) -> Array:
     """Return the likelihood ratios that comparisons show, beside those that are claimed.
 
     Args:
-        log_ratios: claimed, of each cell, natural logarithms, ``(CELLS,)``.
+        log_ratios: claimed, of each cell, natural logarithms, NaN for none, ``(CELLS,)``.
         counts: of comparisons.
 
     Returns:
@@ -93,12 +93,12 @@ def observed_ratios(log_ratios: Array, counts: ScoreCounts) -> Array:
     """
     same, different = (total / total.sum() for total in counts.totals)
     power, rows = np.floor(log_ratios / math.log(10)), []
-    for number in np.unique(power):
+    for number in np.unique(power[np.isfinite(power)]):
         inside = np.where(power == number, 1.0, 0.0)
         mated, others = float(same @ inside), float(different @ inside)
         if min(mated, others) > 0:
             # Of true ratios the mean over non-mated comparisons is mated / others.
-            claimed = float((different * inside) @ np.exp(log_ratios)) / others
+            claimed = float((different * inside) @ np.exp(np.nan_to_num(log_ratios))) / others
             kinds = (
                 counts.sums("mated", inside / mated),
                 counts.sums("non_mated", -inside / others),
@@ -109,20 +109,26 @@ def observed_ratios(log_ratios: Array, counts: ScoreCounts) -> Array:
     return np.array(rows).reshape(-1, 4) / math.log(10)
 
 
-def shift(log_ratios: Array, counts: ScoreCounts) -> ClusteredFigure:
+def shift(log_ratios: Array, counts: ScoreCounts) -> ClusteredFigure | None:
     """Return what must be added to log-likelihood ratios so that they hold for some subjects.
 
     It is the intercept of a logistic regression with the ratios as offset and both kinds of
     comparisons of equal weight (van Calster et al., J. Clinical Epidemiology 74, 2016).
 
     Args:
-        log_ratios: of each cell, ``(CELLS,)``.
+        log_ratios: of each cell, NaN where none is claimed, ``(CELLS,)``.
         counts: of these subjects.
+
+    Returns:
+        None if one kind of comparisons has no score where ratios are claimed.
     """
-    same, different = (total / total.sum() for total in counts.totals)
+    told = np.isfinite(log_ratios) * 1.0
+    same, different = (told * total / total.sum() for total in counts.totals)
+    if not (same.any() and different.any()):
+        return None
     value = 0.0
     for _ in range(100):
-        chance = expit(log_ratios + value)
+        chance = expit(np.nan_to_num(log_ratios) + value)
         information = float((same + different) @ (chance * (1 - chance)))
         step = float(same @ (1 - chance) - different @ chance) / max(information, 1e-300)
         value += min(max(step, -1.0), 1.0)
@@ -131,8 +137,8 @@ def shift(log_ratios: Array, counts: ScoreCounts) -> ClusteredFigure:
     return ClusteredFigure.of_kinds(
         value,
         [
-            counts.sums("mated", (1 - chance) / information),
-            counts.sums("non_mated", -chance / information),
+            counts.sums("mated", told * (1 - chance) / information),
+            counts.sums("non_mated", -told * chance / information),
         ],
     )
 

@@ -27,20 +27,23 @@ def min_dcf(roc: RocCurve, prior: float) -> tuple[float, int, int]:
     return raw / min(prior, 1 - prior), misses, false_matches
 
 
-def min_cllr(roc: RocCurve) -> float:
+def min_cllr(roc: RocCurve, ends: tuple[float, float] = (0.0, math.inf)) -> float:
     """Return the cost of log-likelihood ratios after the best monotone calibration, in bits.
 
     Cllr is ½ [mean log₂(1 + e^−mated) + mean log₂(1 + e^non-mated)] (Brümmer and du Preez, CSL 20,
     2006): 0 is perfect, 1 is what the constant 0 costs. That calibration is PAV with tied scores
     pooled, less the prior odds: on a segment of the ROC's hull the likelihood ratio is the slope
     (Brümmer 2010).
+
+    Args:
+        roc: of all scores.
+        ends: between which likelihood ratios must lie.
     """
     hull = roc.hull()
     same, different = np.diff(hull.tpr), np.diff(hull.fpr)
     with np.errstate(divide="ignore", invalid="ignore"):
-        misses = same * np.log1p(different / same)
-        false_alarms = different * np.log1p(same / different)
-    # A block of one class is calibrated to certainty and costs nothing: 0 · ∞.
-    pure = (same == 0) | (different == 0)
-    total = np.where(pure, 0, misses + false_alarms).sum()
+        ratio = np.clip(same / different, *ends)
+        misses, false_alarms = same * np.log1p(1 / ratio), different * np.log1p(ratio)
+    # Without ends a block of one class is calibrated to certainty and costs nothing: 0 · ∞.
+    total = misses[same > 0].sum() + false_alarms[different > 0].sum()
     return float(total) / (2 * math.log(2))

@@ -34,7 +34,7 @@ from facerec.statistics.calibration import (
     cost_of,
 )
 from facerec.statistics.calibration_checks import shift, shift_p_value
-from facerec.statistics.clustered import DEPENDENT, JACKKNIFE, MIN_EFFECTIVE
+from facerec.statistics.clustered import DEPENDENT, JACKKNIFE, MIN_EFFECTIVE, ClusteredFigure
 from facerec.statistics.costs import min_cllr
 from facerec.statistics.curves import RocCurve
 from facerec.statistics.intervals import Interval
@@ -57,6 +57,8 @@ SEPARATE = 0.97
 
 TOLERATED = 1.3
 """Up to this many times the least cost, ratios count as holding."""
+FACTOR = 2.0
+"""Ratios that are surely wrong by more than this factor do not hold."""
 
 
 def calibrate_model(
@@ -244,11 +246,13 @@ def _compare_groups(
     ratio: LikelihoodRatio, counted: Mapping[str, ScoreCounts]
 ) -> tuple[Mapping[str, Any], ...]:
     """Return how well the ratios hold between people of one group, and whether groups differ."""
-    values, rows, p_values = ratio.log_ratio(CENTRES), [], []
-    shifts = {name: shift(values, counts) for name, counts in counted.items()}
-    for name, counts in counted.items():
-        own, (cost, interval) = shifts[name], cost_of(values, counts)
-        others = [each for other, each in counted.items() if other != name]
+    values, told, rows, p_values = ratio.log_ratio(CENTRES), ratio.told(), [], []
+    found = {name: shift(told, counts) for name, counts in counted.items()}
+    shifts = {name: own for name, own in found.items() if own is not None}
+    for name, own in shifts.items():
+        counts = counted[name]
+        cost, interval = cost_of(values, counts)
+        others = [counted[other] for other in shifts if other != name]
         if others:
             joined = ScoreCounts(
                 *(
@@ -256,10 +260,8 @@ def _compare_groups(
                     for kind in ("mated", "non_mated", "images")
                 )
             )
-            p_values.append(shift_p_value(own, shift(values, joined)))
-        freedom = max(1.0, own.effective_subjects - 1)
-        margin = float(stdtrit(freedom, 0.975)) * math.sqrt(own.variance)
-        limits = own.value - margin, own.value + margin
+            p_values.append(shift_p_value(own, shift(told, joined) or own))
+        limits = _too_high(own)
         rows.append(
             {
                 "group": name,
@@ -269,14 +271,22 @@ def _compare_groups(
                 "cllr": cost,
                 "cllr_interval": [interval.low, interval.high],
                 "least_cllr": least_cllr(*counts.totals),
-                "too_high": math.exp(-own.value),
-                "too_high_interval": [math.exp(-end) for end in limits[::-1]],
+                "too_high": limits[0],
+                "too_high_interval": [*limits[1:]],
             }
         )
     # Of two groups it is one test, made twice.
     adjusted: Sequence[float | None] = p_values or [None] * len(rows)
     adjusted = holm(p_values) if len(rows) > 2 else adjusted
     return tuple({**row, "p_holm": p} for row, p in zip(rows, adjusted, strict=True))
+
+
+def _too_high(own: ClusteredFigure) -> tuple[float, float, float]:
+    """Return how many times the shown ratios the claimed ones are, with its 95 % interval."""
+    freedom = max(1.0, own.effective_subjects - 1)
+    margin = float(stdtrit(freedom, 0.975)) * math.sqrt(own.variance)
+    value, low, high = np.exp(np.clip([0, -margin, margin], -700, 700) - own.value).tolist()
+    return value, low, high
 
 
 def differing(rows: Sequence[Mapping[str, Any]], groups: NDArray[np.str_]) -> str:
@@ -320,14 +330,25 @@ def judge(
         calibration.check(result.model, result.flip, str(where))
         note = calibration.basis
     counts = counts_of(result)
-    cost, interval = cost_of(calibration.ratio.log_ratio(CENTRES), counts)
+    values, own = calibration.ratio.log_ratio(CENTRES), shift(calibration.ratio.told(), counts)
+    cost, interval = cost_of(values, counts)
+    # What lies beyond its ends costs the best of ratios that end there the same.
     least = least_cllr(*counts.totals)
-    verdict = "whether its ratios hold for these people cannot be told"
-    if interval.low > TOLERATED * least:
+    excess = cost - least_cllr(*counts.totals, (float(values[0]), float(values[-1])))
+    times, verdict = 1 + excess / least, "whether its ratios hold for these people cannot be told"
+    wrong, said = False, "no pairs of both kinds lie between its ends"
+    if own is not None:
+        value, low, high = _too_high(own)
+        wrong = low > FACTOR or high < 1 / FACTOR
+        said = (
+            f"between its ends its ratios are {value:.2g} [{low:.2g}, {high:.2g}] times those that "
+            f"pairs show, and cost {times:.2f} times the least possible"
+        )
+    if wrong or times - (cost - interval.low) / least > TOLERATED:
         verdict = "its ratios do not hold for these people: calibrate on people like them"
-    elif cost <= TOLERATED * least:
+    elif own is not None and times <= TOLERATED:
         verdict = "its ratios hold for these people"
-    judged = [note, f"it costs {cost / least:.2f} times the least possible; {verdict}"]
+    judged = [note, f"{said}; {verdict}"]
     metrics = {**result.metrics, f"Cllr by {where.name}, bits": Estimate(cost, interval)}
     if groups is not None:
         sides = groups[result.pairs.first], groups[result.pairs.second]
@@ -452,7 +473,7 @@ def cross_validate(
     """Return the Cllr of people whom the calibration does not know, and the least possible there.
 
     Each fold of subjects is calibrated on all others; the least is that of the best monotone
-    calibration of the comparisons within folds.
+    calibration of the comparisons within folds which ends at the same ratios.
 
     Args:
         vectors: raw embeddings, ``(N, D)``.
@@ -475,11 +496,23 @@ def cross_validate(
         values.append(LikelihoodRatio.fit(known).log_ratio(CENTRES))
         found.append(new.totals)
     mated, non_mated = (np.concatenate(side) for side in zip(*found, strict=True))
-    return cllr(np.concatenate(values), mated, non_mated), least_cllr(*np.sum(found, axis=0))
+    same, different = np.sum(found, axis=0)
+    least = [least_cllr(same, different, (float(each[0]), float(each[-1]))) for each in values]
+    return cllr(np.concatenate(values), mated, non_mated), float(np.mean(least))
 
 
-def least_cllr(mated: NDArray[np.float64], non_mated: NDArray[np.float64]) -> float:
-    """Return the least Cllr of comparisons counted by cell of the score, ``(CELLS,)`` each."""
+def least_cllr(
+    mated: NDArray[np.float64],
+    non_mated: NDArray[np.float64],
+    ends: tuple[float, float] = (-math.inf, math.inf),
+) -> float:
+    """Return the least Cllr of comparisons counted by cell of the score, ``(CELLS,)`` each.
+
+    Args:
+        mated: comparisons in each cell.
+        non_mated: the same.
+        ends: between which log-likelihood ratios must lie.
+    """
     there = np.flatnonzero(mated + non_mated)[::-1]
     accepts = [
         np.concatenate([[0], np.cumsum(side[there])]).astype(np.int64)
@@ -487,4 +520,4 @@ def least_cllr(mated: NDArray[np.float64], non_mated: NDArray[np.float64]) -> fl
     ]
     thresholds = np.concatenate([[np.inf], CENTRES[there]])
     curve = RocCurve(thresholds, accepts[1], accepts[0], int(accepts[1][-1]), int(accepts[0][-1]))
-    return min_cllr(curve)
+    return min_cllr(curve, (math.exp(ends[0]), float(np.exp(ends[1]))))

@@ -19,7 +19,6 @@ from facerec.report.figures import (
     styles,
     verbatim,
 )
-from facerec.statistics.calibration import CENTRES
 from facerec.statistics.calibration_checks import observed_ratios
 from facerec.statistics.rates import parse_rate, sort_scores
 from facerec.verification.calibration import counts_of
@@ -120,8 +119,7 @@ def reliability_figure(result: VerificationResult) -> Figure:
     """
     figure, axes = new_figure(5, 4)
     assert result.calibration is not None
-    claims = result.calibration.ratio.log_ratio(CENTRES)
-    rows = observed_ratios(claims, counts_of(result))
+    rows = observed_ratios(result.calibration.ratio.told(), counts_of(result))
     claimed, value, low, high = rows.T
     axes.errorbar(
         claimed, value, [value - low, high - value], fmt="o", color=COLOURS[0], capsize=2.5

@@ -50,6 +50,32 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
     return people
 
 
+def test_the_fpir_of_groups_is_told(
+    workplace: np.ndarray, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
+) -> None:
+    """Half of the people look alike: strangers like them raise more alarms than the mixture."""
+    alike = np.arange(60) % 2 == 1
+    faces = np.where(alike[:, None], workplace + 1.2, workplace)
+    write("enrol.npz", faces, [f"p{i:02d}" for i in range(60)])
+    kinds = np.where(alike, "alike", "other")
+    lines = [f"enrol.npz {i},p{i:02d},{kind}" for i, kind in enumerate(kinds)]
+    Path("who.csv").write_text("image_id,subject_id,kind\n" + "\n".join(lines))
+    arguments = ["enrol.npz", "--gallery", "g.npz", "--subjects", "who.csv", "--group", "kind"]
+    enroll.main(arguments)
+    text = capsys.readouterr().out
+    assert text.index("alike") < text.index("other") and "fewer than 200" in text
+    known = Gallery.read("g.npz").calibration
+    assert known is not None
+    point = known.threshold("0.4", 60)
+    rows = known.by_group(point, kinds)
+    assert [row[0] for row in rows] == ["alike", "other"]
+    (_, here, alone), inside = rows[0], kinds[known.probe_subjects] == "alike"
+    reached = known.scores[inside, 0] >= point.threshold
+    assert here.value == pytest.approx(reached.mean())
+    assert (here.size, alone.size) == (60, 30) and here.value >= alone.value > point.value
+    assert "--impostors" in refused(enroll.main, *arguments, "--impostors", "impostors.npz")
+
+
 def test_enrol_identify_delete(workplace: np.ndarray, capsys: pytest.CaptureFixture[str]) -> None:
     enroll.main(["enrol.npz", "--gallery", "g.npz", "--impostors", "impostors.npz"])
     text = capsys.readouterr().out

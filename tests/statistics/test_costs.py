@@ -53,8 +53,10 @@ def test_min_cllr_is_the_best_that_any_monotone_calibration_reaches(
 
 
 @few
-@given(st.tuples(tied, tied))
-def test_min_cllr_is_the_cllr_of_the_hulls_slopes(both: tuple[np.ndarray, np.ndarray]) -> None:
+@given(st.tuples(tied, tied), st.sampled_from([(0, np.inf), (0.5, 4)]))
+def test_min_cllr_is_the_cllr_of_the_hulls_slopes(
+    both: tuple[np.ndarray, np.ndarray], ends: tuple[float, float]
+) -> None:
     positives, negatives = both
     hull = sort_scores(*both).roc.hull()
 
@@ -62,8 +64,8 @@ def test_min_cllr_is_the_cllr_of_the_hulls_slopes(both: tuple[np.ndarray, np.nda
         # The segment of a score ends at the first vertex that accepts it.
         segment = np.array([int(np.argmax(hull.thresholds <= score)) for score in scores])
         with np.errstate(divide="ignore"):
-            ratios = np.log(np.diff(hull.tpr)) - np.log(np.diff(hull.fpr))
+            ratios = np.log(np.clip(np.diff(hull.tpr) / np.diff(hull.fpr), *ends))
         return ratios[segment - 1]
 
     expected = cllr(calibrated(positives), calibrated(negatives))
-    assert min_cllr(sort_scores(*both).roc) == pytest.approx(expected, abs=1e-12)
+    assert min_cllr(sort_scores(*both).roc, ends) == pytest.approx(expected, abs=1e-12)

@@ -65,7 +65,7 @@ def audit_scores(
         attributes: where the groups of subjects are recorded, by subject; by default they are
             columns of the scores.
         thresholds: fixed on other data; by default on all impostors of these scores.
-        allow_inferred: take labels that do not say how they were recorded.
+        allow_inferred: take labels whose source does not say how they were recorded.
         inputs: the files behind all this, for the report.
 
     Raises:
@@ -78,8 +78,10 @@ def audit_scores(
     sides = _Sides(scored, name)
     labels = sides.labels(groups, attributes)
     if attributes is None:
+        # Tables of scores that others write have no such column: the banner says so.
         sources = dict(scored.label_sources) or {"": len(scored)}
-        inferred = check_sources(Path(name), sources, allow_inferred=allow_inferred)
+        allowed = allow_inferred or not scored.label_sources
+        inferred = check_sources(Path(name), sources, allow_inferred=allowed)
         label_sources = [source or NOT_SAID for source in sources]
     else:
         inferred, label_sources = attributes.inferred, list(attributes.label_sources)

@@ -143,4 +143,4 @@ class Page:
 
 def printed(value: object) -> object:
     """Return what a template shows; no name in it turns round the figures that follow it."""
-    return printable(value) if isinstance(value, str) else value
+    return type(value)(printable(value)) if isinstance(value, str) else value  # Markup stays so

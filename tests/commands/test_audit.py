@@ -183,6 +183,7 @@ def test_inferred_labels_take_a_flag(
     assert INFERRED in " ".join(capsys.readouterr().out.split())
     assert INFERRED in Path("out/audit.html").read_text()
     assert INFERRED in Path("out/model_card_section.md").read_text()
-    Path("S.csv").write_text("label,score,gender\n1,0.9,f\n0,0.1,f\n")
+    lines = "label,score,gender,label_source\n1,0.9,f,model\n0,0.1,f,model\n"
+    Path("S.csv").write_text(lines)
     flags = ["--scores", "S.csv", "--group", "gender", "--out", "other"]
     assert "2 lines do not say" in refused(lambda more: scores_main([*flags, *more]))

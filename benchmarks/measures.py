@@ -44,12 +44,7 @@ from facerec.verification.evaluation import evaluate, score_pairs
 
 
 def loader(
-    records: Path | None = None,
-    *,
-    batches: int = 40,
-    batch_size: int = 128,
-    repeats: int = 9,
-    people: int = 40,
+    records: Path | None = None, *, batches: int = 40, batch_size: int = 128, repeats: int = 9
 ) -> list[Row]:
     """Compare loading batches from a record file with `cv2.imdecode` alone on the same images.
 
@@ -61,12 +56,11 @@ def loader(
         batches: random batches.
         batch_size: images in each.
         repeats: times that each batch is measured.
-        people: generated people, ten images each.
     """
     with TemporaryDirectory() as folder:
         if records is None:
             records = Path(folder)
-            write_synthetic(records, SyntheticSet(0, people, 10, pairs_per_fold=4), processes=1)
+            write_synthetic(records, SyntheticSet(0, 40, 10, pairs_per_fold=4), processes=1)
         threads = cv2.getNumThreads()
         cv2.setNumThreads(1)
         try:
@@ -196,8 +190,17 @@ class _Sizes(LabelledImages):
 class _Faces(FaceDataset):
     """What a trainer asks of a data set before the first batch."""
 
-    def __init__(self) -> None:
+    def __init__(self, classes: int = _Sizes.num_classes) -> None:
         super().__init__(_Sizes())
+        self.num_classes = classes
+
+
+def random_batch(size: int, classes: int) -> Batch:
+    """Return a batch of noise."""
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(256, (size, 112, 112, 3), dtype=torch.uint8, generator=generator)
+    labels = torch.randint(classes, (size,), generator=generator)
+    return Batch(pixels, labels, torch.arange(size), [])
 
 
 class _Contiguous(nn.Module):
@@ -234,15 +237,9 @@ def training_step(*, batch_size: int = 32, width: float = 1.0, steps: int = 4) -
         return Learner(recipe, _Faces(), Processes(0, 1, torch.device("cpu")))
 
     plain = trainer(precision="fp32")
-    plain.model = _Contiguous(plain.backbone)
+    plain.stepper.model = _Contiguous(plain.backbone)
     contestants = {"fp32": plain, "eager": trainer(precision="bf16")}
-    generator = torch.Generator().manual_seed(0)
-    batch = Batch(
-        torch.randint(256, (batch_size, 112, 112, 3), dtype=torch.uint8, generator=generator),
-        torch.randint(_Sizes.num_classes, (batch_size,), generator=generator),
-        torch.arange(batch_size),
-        [],
-    )
+    batch = random_batch(batch_size, _Sizes.num_classes)
 
     def measure(clock: Callable[[], float], kind: str) -> list[Row]:
         times: dict[str, list[float]] = {name: [] for name in contestants}
@@ -329,7 +326,6 @@ def import_time(*, repeats: int = 5) -> list[Row]:
 def _run(
     program: str,
     *arguments: str,
-    preload: str | None = None,
     variables: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, float]:
     """Run ``program`` in a new Python process and return what it prints as JSON.
@@ -337,14 +333,12 @@ def _run(
     Args:
         program: its text.
         arguments: of it.
-        preload: a library whose functions take the place of the system's, empty for none; None
-            for what this process has preloaded.
         variables: of the environment, besides those of this process.
     """
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments],
         check=True,
         stdout=subprocess.PIPE,
-        env={**os.environ, **({} if preload is None else {"LD_PRELOAD": preload}), **variables},
+        env={**os.environ, **variables},
     )
     return json.loads(done.stdout)

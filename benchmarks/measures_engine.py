@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from clock import peak_memory, product_rate
-from measures import _Faces, _run
+from measures import _Faces, _run, random_batch
 from rows import Row
 from torch import Tensor, nn
 
@@ -298,7 +298,7 @@ def utilization(
     """
     device = torch.device("cpu")
     learner, batch = _training(backbone, batch_size, classes)
-    seconds = _fastest_step(learner, batch, steps, time.perf_counter)
+    seconds = _fastest_step(learner, batch, steps)
     plan = plan_step(learner.recipe, classes, device="cpu")
     rate = (plan.backbone_flop + plan.head_flop) / seconds
     product = product_rate(device, learner.precision)
@@ -317,8 +317,6 @@ def utilization(
 def _training(backbone: str, batch_size: int, classes: int) -> tuple[Learner, Batch]:
     """Return a learner with an ArcFace head, and a batch for it."""
     device = torch.device("cpu")
-    faces = _Faces()
-    faces.num_classes = classes
     recipe = Recipe(
         data=Data(Path()),
         backbone=Backbone(backbone),
@@ -326,22 +324,16 @@ def _training(backbone: str, batch_size: int, classes: int) -> tuple[Learner, Ba
         head=Head(precision="bf16" if has_fast_bf16(device) else "fp32"),
         batch_size=batch_size,
     )
-    generator = torch.Generator().manual_seed(0)
-    batch = Batch(
-        torch.randint(256, (batch_size, 112, 112, 3), dtype=torch.uint8, generator=generator),
-        torch.randint(classes, (batch_size,), generator=generator),
-        torch.arange(batch_size),
-        [],
-    )
-    return Learner(recipe, faces, Processes(0, 1, device)), batch
+    learner = Learner(recipe, _Faces(classes), Processes(0, 1, device))
+    return learner, random_batch(batch_size, classes)
 
 
-def _fastest_step(learner: Learner, batch: Batch, steps: int, now: Callable[[], float]) -> float:
+def _fastest_step(learner: Learner, batch: Batch, steps: int) -> float:
     """Return the time of the fastest step after one that is not timed."""
     seconds = math.inf
     for number in range(1 + steps):
-        start = now()
+        start = time.perf_counter()
         assert learner.train_step(batch)["loss"].isfinite()
         if number:
-            seconds = min(seconds, now() - start)
+            seconds = min(seconds, time.perf_counter() - start)
     return seconds

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from rows import Row
 from torch import nn
 
-from facerec.backbones import Backbone, Preprocessing, create_backbone, normalize
+from facerec.backbones import Preprocessing, create_backbone, normalize
 from facerec.embedding import TorchModel, load_model
 from facerec.embedding.bundle import ONNX_FILE
 from facerec.embedding.engines import Engine, OnnxruntimeEngine, OpenVinoEngine
@@ -39,6 +39,10 @@ from facerec.verification.compare import compare
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NOTE = {"format": 1, "name": "benchmark"}
+
+BATCHES = 1, 32
+"""Images at once; the bars are for the last."""
+CALIBRATION_FACES, REPEATS = 64, 5
 
 CONSUMER_BARS = {"insightface": 1e-5, "OpenCV": 1e-4}
 """Largest difference on unit-scale embeddings, by the first word of the consumer."""
@@ -57,20 +61,11 @@ class _Exported:
         return normalize(pixels, Preprocessing()).contiguous().numpy()
 
 
-def parity(
-    *,
-    names: Sequence[str] = ("iresnet18", "iresnet50", "iresnet100", "mbf"),
-    width: float = 1.0,
-) -> list[Row]:
-    """Compare exported files in onnxruntime with torch.
-
-    Args:
-        names: backbones.
-        width: factor on their channels.
-    """
+def parity() -> list[Row]:
+    """Compare exported files in onnxruntime with torch."""
     rows = []
-    for name in names:
-        exported = _export(name, width)
+    for name in ("iresnet18", "iresnet50", "iresnet100", "mbf"):
+        exported = _export(name)
         found = check_parity(exported.model, exported.file, Bar(np.inf, -1.0))
         remark = f"{len(found)} comparisons: random, faces, constants; batch 1 to 64"
         worst = max(row.max_abs for row in found)
@@ -83,14 +78,9 @@ def parity(
     return rows
 
 
-def consumers(*, name: str = "iresnet18", width: float = 1.0) -> list[Row]:
-    """Compare the embeddings of every consumer that is installed with torch.
-
-    Args:
-        name: backbone.
-        width: factor on its channels.
-    """
-    exported = _export(name, width)
+def consumers(name: str = "iresnet18") -> list[Row]:
+    """Compare the embeddings of every consumer that is installed with torch."""
+    exported = _export(name)
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / ONNX_FILE
         path.write_bytes(exported.file.content)
@@ -106,32 +96,20 @@ def consumers(*, name: str = "iresnet18", width: float = 1.0) -> list[Row]:
     return rows
 
 
-def float_speed(
-    *,
-    name: str = "iresnet50",
-    width: float = 1.0,
-    batches: Sequence[int] = (1, 32),
-    repeats: int = 5,
-) -> list[Row]:
+def float_speed(name: str = "iresnet50") -> list[Row]:
     """Compare onnxruntime with torch eager, both float32 on the same cores.
 
     torch computes in its default order of memory, as the bar means it, and then in the order that
     facerec gives it, which is faster.
-
-    Args:
-        name: backbone.
-        width: factor on its channels.
-        batches: sizes; the bar is for the last.
-        repeats: of both sides in turn.
     """
-    exported = _export(name, width)
+    exported = _export(name)
     engine = OnnxruntimeEngine(exported.file)
     backbone = exported.model.backbone
     rows = []
     for memory in (torch.contiguous_format, torch.channels_last):
         backbone.to(memory_format=memory)  # type: ignore[call-overload]
         order = "channels last" if memory == torch.channels_last else "default memory order"
-        for count in batches:
+        for count in BATCHES:
             batch = exported.batch(count)
             images = torch.from_numpy(batch).contiguous(memory_format=memory)
 
@@ -139,37 +117,15 @@ def float_speed(
                 with torch.inference_mode():
                     backbone(images)
 
-            bar = 1.2 if count == batches[-1] and memory == torch.contiguous_format else None
-            rows.append(
-                _ratio(
-                    f"{name}, batch {count}: onnxruntime against torch eager ({order}), float32",
-                    [eager, _runs(engine, batch)],
-                    repeats,
-                    count,
-                    bar,
-                )
-            )
+            bar = 1.2 if count == BATCHES[-1] and memory == torch.contiguous_format else None
+            what = f"{name}, batch {count}: onnxruntime against torch eager ({order}), float32"
+            rows.append(_ratio(what, [eager, _runs(engine, batch)], count, bar))
     return rows
 
 
-def int8(
-    *,
-    name: str = "iresnet50",
-    width: float = 1.0,
-    batches: Sequence[int] = (1, 32),
-    repeats: int = 5,
-    calibration: int = 64,
-) -> list[Row]:
-    """Compare the int8 variant with the float32 file, both in onnxruntime.
-
-    Args:
-        name: backbone.
-        width: factor on its channels.
-        batches: sizes; the bar is for the last.
-        repeats: of both sides in turn.
-        calibration: faces to calibrate on.
-    """
-    exported = _export(name, width, calibration)
+def int8(name: str = "iresnet50") -> list[Row]:
+    """Compare the int8 variant with the float32 file, both in onnxruntime."""
+    exported = _export(name, CALIBRATION_FACES)
     variant = _quantise(exported)
     engines = [OnnxruntimeEngine(file) for file in (exported.file, variant)]
     title = f"{name}: int8 against float32 in onnxruntime"
@@ -177,11 +133,10 @@ def int8(
         _ratio(
             f"{title}, batch {count}",
             [_runs(engine, exported.batch(count)) for engine in engines],
-            repeats,
             count,
-            2.5 if count == batches[-1] else None,
+            2.5 if count == BATCHES[-1] else None,
         )
-        for count in batches
+        for count in BATCHES
     ]
     sizes = len(variant.content), len(exported.file.content)
     remark = f"{sizes[0] / 1e6:.1f} against {sizes[1] / 1e6:.1f} MB"
@@ -189,24 +144,9 @@ def int8(
     return [*rows, _cosine(title, engines, exported)]
 
 
-def openvino(
-    *,
-    name: str = "iresnet50",
-    width: float = 1.0,
-    batch: int = 32,
-    repeats: int = 5,
-    calibration: int = 64,
-) -> list[Row]:
-    """Compare OpenVINO, in bfloat16 and int8, with onnxruntime in float32.
-
-    Args:
-        name: backbone.
-        width: factor on its channels.
-        batch: images at once.
-        repeats: of both sides in turn.
-        calibration: faces to calibrate on.
-    """
-    exported = _export(name, width, calibration)
+def openvino(name: str = "iresnet50") -> list[Row]:
+    """Compare OpenVINO, in bfloat16 and int8, with onnxruntime in float32."""
+    exported, batch = _export(name, CALIBRATION_FACES), BATCHES[-1]
     reference = OnnxruntimeEngine(exported.file)
     rows = []
     for kind, file in (("bf16", exported.file), ("int8", _quantise(exported))):
@@ -214,7 +154,7 @@ def openvino(
         title = f"{name}: OpenVINO {kind} against onnxruntime float32"
         acts = [_runs(side, exported.batch(batch)) for side in (reference, engine)]
         rows += [
-            _ratio(f"{title}, batch {batch}", acts, repeats, batch, 6.0, engine.precision),
+            _ratio(f"{title}, batch {batch}", acts, batch, 6.0, engine.precision),
             _cosine(title, [reference, engine], exported, 0.999 if kind == "bf16" else None),
         ]
     return rows
@@ -251,12 +191,7 @@ def accuracy(model: Path, bench: Path, calibration: Path) -> list[Row]:
 
 
 def micro_batching(
-    *,
-    name: str = "iresnet50",
-    width: float = 1.0,
-    clients: int = 16,
-    requests: int = 6,
-    repeats: int = 3,
+    name: str = "iresnet50", clients: int = 16, requests: int = 6, repeats: int = 3
 ) -> list[Row]:
     """Compare the service with itself when it computes one request at a time.
 
@@ -264,14 +199,13 @@ def micro_batching(
 
     Args:
         name: backbone.
-        width: factor on its channels.
         clients: at once.
         requests: of each client that count.
         repeats: of both sides in turn.
     """
     from facerec.service.app import Bounds, Service
 
-    exported = _export(name, width)
+    exported = _export(name)
     image = cv2.imencode(".png", exported.images[0, ..., ::-1])[1].tobytes()
     with tempfile.TemporaryDirectory() as place, _examples() as client:
         path = Path(place) / ONNX_FILE
@@ -310,9 +244,9 @@ def _examples() -> Iterator[ModuleType]:
         sys.path.remove(str(EXAMPLES))
 
 
-def _export(name: str, width: float, faces: int = MIN_IMAGES) -> _Exported:
+def _export(name: str, faces: int = MIN_IMAGES) -> _Exported:
     """Export a backbone whose batch norms and slopes are like those of a trained one."""
-    backbone = create_backbone(Backbone(name, width=width), seed=0)
+    backbone = create_backbone(name, seed=0)
     images = sample_faces(faces)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -334,23 +268,19 @@ def _quantise(exported: _Exported) -> OnnxFile:
     return parse_onnx(quantize_int8(exported.file.content, exported.images), "int8.onnx")
 
 
-def take_turns(
-    acts: Sequence[Callable[[], object]],
-    repeats: int,
-    clock: Callable[[], float] = time.perf_counter,
-) -> list[list[float]]:
-    """Return the seconds of acts that are done in turn, once uncounted and then ``repeats`` times.
+def _take_turns(acts: Sequence[Callable[[], object]]) -> list[list[float]]:
+    """Return the seconds of acts that are done in turn, once uncounted and then `REPEATS` times.
 
     Whatever else the machine does falls on all of them.
     """
     times: list[list[float]] = [[] for _ in acts]
     for act in acts:
         act()
-    for _ in range(repeats):
+    for _ in range(REPEATS):
         for act, seconds in zip(acts, times, strict=True):
-            start = clock()
+            start = time.perf_counter()
             act()
-            seconds.append(clock() - start)
+            seconds.append(time.perf_counter() - start)
     return times
 
 
@@ -366,15 +296,14 @@ def _runs(engine: Engine, batch: np.ndarray) -> Callable[[], np.ndarray]:
 def _ratio(
     measure: str,
     acts: Sequence[Callable[[], object]],
-    repeats: int,
     images: int,
     bar: float | None,
     about: str = "",
 ) -> Row:
     """Return how many times faster the second act is."""
-    times = take_turns(acts, repeats)
+    times = _take_turns(acts)
     slow, fast = (images / float(np.median(seconds)) for seconds in times)
-    remark = f"{fast:.1f} against {slow:.1f} images/s, medians of {repeats}"
+    remark = f"{fast:.1f} against {slow:.1f} images/s, medians of {REPEATS}"
     remark += f"; computed in {about}" if about else ""
     return Row(measure, median_ratio(*times), "×", bar, "higher", remark)
 

@@ -20,11 +20,7 @@ from facerec.training.trainer import Trainer
 
 
 def checkpoint(
-    *,
-    backbone: str = "iresnet50",
-    classes: int = 93_431,
-    repeats: int = 5,
-    folder: Path | None = None,
+    *, backbone: str = "iresnet50", classes: int = 93_431, repeats: int = 5
 ) -> list[Row]:
     """Time a checkpoint of a backbone and its class centres with SGD's momentum.
 
@@ -35,13 +31,11 @@ def checkpoint(
         backbone: a registered name.
         classes: of 512 dimensions each.
         repeats: checkpoints after the first.
-        folder: on the disk to measure; by default that of temporary files.
     """
-    faces = _Faces()
-    faces.num_classes = classes
     recipe = Recipe(data=Data(Path()), backbone=Backbone(backbone), checkpoints=Checkpoints(keep=1))
-    with TemporaryDirectory(dir=folder) as runs:
-        trainer = Trainer(Learner(recipe, faces, Processes(0, 1, torch.device("cpu"))), Path(runs))
+    with TemporaryDirectory() as runs:
+        learner = Learner(recipe, _Faces(classes), Processes(0, 1, torch.device("cpu")))
+        trainer = Trainer(learner, Path(runs))
         trainer.learner.state.create_optimizer_state()
         writer = trainer._writer
         assert writer is not None

@@ -14,8 +14,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,8 @@ from scipy.special import ndtr
 
 from facerec.embedding import Embeddings, write_embeddings
 from facerec.galleries import Calibration
+
+DIMENSIONS = 512
 
 _SEARCH = """
 import json, sys, time
@@ -59,20 +62,17 @@ print(json.dumps({"seconds": seconds, "used": used, "peak": int(line.split()[1])
 """
 
 
-def gallery_search(
-    *, people: int = 1_000_000, dimensions: int = 512, batches: int = 5
-) -> list[Row]:
+def gallery_search(*, people: int = 1_000_000, batches: int = 5) -> list[Row]:
     """Search a gallery exactly, 64 probes at a time.
 
     Args:
         people: random templates.
-        dimensions: of each.
         batches: timed; the median counts.
     """
-    call = json.dumps([people, dimensions, batches, 2])
+    call = json.dumps([people, DIMENSIONS, batches, 2])
     done = subprocess.run([sys.executable, "-c", _SEARCH, call], check=True, stdout=subprocess.PIPE)
     found = json.loads(done.stdout)
-    name = f"exact search of {people:,} × {dimensions}"
+    name = f"exact search of {people:,} × {DIMENSIONS}"
     times = [1000 * seconds / 64 for seconds in found["seconds"]]
     cpu = 1000 * float(np.median(found["used"])) / 64
     spread = f"{min(times):.1f} to {max(times):.1f} over {batches} batches"
@@ -86,9 +86,7 @@ def gallery_search(
 _COMMAND = "import sys; from facerec.commands.main import main; sys.exit(main())"
 
 
-def gallery_memory(
-    *, images: int = 200_000, dimensions: int = 512, shards: int = 20
-) -> Iterator[Row]:
+def gallery_memory(*, images: int = 200_000, shards: int = 20) -> Iterator[Row]:
     """Run the commands that take embeddings on shards, and tell what memory more images cost.
 
     What counts is memory that belongs to a process alone: pages of files do not, which the system
@@ -96,7 +94,6 @@ def gallery_memory(
 
     Args:
         images: in all shards, 20 of a person, against those of the first quarter of the shards.
-        dimensions: of their embeddings.
         shards: files.
     """
     if not Path("/proc/self/status").exists():
@@ -104,11 +101,11 @@ def gallery_memory(
         return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        _write_shards(folder, images // shards, dimensions, shards)
+        _write_shards(folder, images // shards, shards)
         quarter = shards // 4
         few, many = folder / f"part-{{000..{quarter - 1:03d}}}.parquet", folder
         fewer = images // shards * quarter
-        more = (images - fewer) * dimensions * 4 / 1e6
+        more = (images - fewer) * DIMENSIONS * 4 / 1e6
         people = folder / "people.npz"
         jobs = {
             "enroll": ("--gallery", str(people)),
@@ -133,13 +130,13 @@ def gallery_memory(
             yield Row(f"memory of {command}: growth", growth, "MB", more / 2, remark=remark)
 
 
-def _write_shards(folder: Path, images: int, dimensions: int, shards: int) -> None:
+def _write_shards(folder: Path, images: int, shards: int) -> None:
     """Write so many shards of embeddings, 20 images a person."""
     generator = np.random.default_rng(0)
     for shard in range(shards):
         who = np.arange(images) // 20
-        centres = generator.standard_normal((who[-1] + 1, dimensions), np.float32)
-        noise = generator.standard_normal((images, dimensions), np.float32)
+        centres = generator.standard_normal((who[-1] + 1, DIMENSIONS), np.float32)
+        noise = generator.standard_normal((images, DIMENSIONS), np.float32)
         vectors = centres[who] + np.float32(0.9) * noise
         names = np.array([f"{shard:03d}-{person:07d}" for person in who])
         ids = np.array([f"{name}/{row:07d}" for row, name in enumerate(names)])
@@ -263,19 +260,14 @@ def gallery_threshold(
     who = -1 - np.tile(np.arange(probes // 2), 2)
     for name, crowd in crowds().items():
         others = crowd.images(generator, fresh // 2)
-        rates: dict[str, list[float]] = {target: [] for target in TARGETS}
-        inside = dict.fromkeys(TARGETS, 0)
-        for _ in range(repeats):
-            images = crowd.images(generator, probes // 2)
-            calibration = _calibrated(images, who, crowd.people(generator, people // 10))
-            for target in TARGETS:
-                point = calibration.threshold(target, people)
-                rate = crowd.fpir(others, point.threshold, people)
-                rates[target].append(rate)
-                assert point.low is not None and point.high is not None
-                inside[target] += point.low <= rate <= point.high
-        for target, values in rates.items():
-            yield _row(f"{name}, {people:,} people", target, values, inside[target])
+        calibrations = (
+            _calibrated(
+                crowd.images(generator, probes // 2), who, crowd.people(generator, people // 10)
+            )
+            for _ in range(repeats)
+        )
+        fpir = partial(crowd.fpir, others, people=people)
+        yield from _reached(f"{name}, {people:,} people", people, calibrations, fpir)
 
 
 def lfw_threshold(*, embeddings: Path = Path("lfw.npz"), repeats: int = 40) -> Iterator[Row]:
@@ -302,21 +294,17 @@ def lfw_threshold(*, embeddings: Path = Path("lfw.npz"), repeats: int = 40) -> I
     highest = scores.max(axis=1)
     for unit, of in (("people", who), ("images", np.arange(len(images)))):
         generator = np.random.default_rng(0)
-        rates: dict[str, list[float]] = {target: [] for target in TARGETS}
-        inside = dict.fromkeys(TARGETS, 0)
-        for _ in range(repeats):
-            drawn = generator.permutation(of.max() + 1)[: (of.max() + 1) // 10]
-            tenth = np.flatnonzero(np.isin(of, drawn))
-            calibration = Calibration.from_scores(scores[:, tenth], who, who[tenth])
-            for target in TARGETS:
-                point = calibration.threshold(target, len(images))
-                rate = float((highest >= point.threshold).mean())
-                rates[target].append(rate)
-                assert point.low is not None and point.high is not None
-                inside[target] += point.low <= rate <= point.high
-        for target, values in rates.items():
-            name = f"{len(images):,} images of {who.max() + 1:,} people, a tenth of the {unit}"
-            yield _row(name, target, values, inside[target])
+        drawn = (
+            generator.permutation(of.max() + 1)[: (of.max() + 1) // 10] for _ in range(repeats)
+        )
+        tenths = (np.flatnonzero(np.isin(of, each)) for each in drawn)
+        calibrations = (
+            Calibration.from_scores(scores[:, tenth], who, who[tenth]) for tenth in tenths
+        )
+        name = f"{len(images):,} images of {who.max() + 1:,} people, a tenth of the {unit}"
+        yield from _reached(
+            name, len(images), calibrations, lambda least: float((highest >= least).mean())
+        )
 
 
 def gallery_coverage(*, repeats: int = 400, truths: int = 60) -> Iterator[Row]:
@@ -347,6 +335,25 @@ def gallery_coverage(*, repeats: int = 400, truths: int = 60) -> Iterator[Row]:
             remark = f"{inside} of {repeats}, mean {np.mean(values):.3g}; bar 93 to 97 %"
             name = f"coverage of FPIR {truth:.3g}, {how}"
             yield Row(name, 100 * inside / repeats, "%", 93.0, "higher", remark)
+
+
+def _reached(
+    what: str,
+    size: int,
+    calibrations: Iterable[Calibration],
+    fpir: Callable[[float], float],
+) -> Iterator[Row]:
+    """Set the thresholds that calibrations predict against the FPIR that they reach."""
+    rates: dict[str, list[float]] = {target: [] for target in TARGETS}
+    inside = dict.fromkeys(TARGETS, 0)
+    for calibration in calibrations:
+        for target in TARGETS:
+            point = calibration.threshold(target, size)
+            rates[target].append(rate := fpir(point.threshold))
+            assert point.low is not None and point.high is not None
+            inside[target] += point.low <= rate <= point.high
+    for target, values in rates.items():
+        yield _row(what, target, values, inside[target])
 
 
 def _row(what: str, target: str, rates: list[float], inside: int) -> Row:

@@ -95,11 +95,9 @@ class Learner:
         margin = next((term for term in self.terms if isinstance(term, MarginTerm)), None)
         self.head = None if margin is None else margin.module
         if self.head is not None:
-            automatic = recipe.head.kernel == "auto"
-            self.head.choose_kernel(
-                "torch" if automatic and recipe.deterministic else recipe.head.kernel,
-                recipe.batch_size // recipe.accumulation,
-            )
+            kernel = recipe.head.kernel
+            kernel = "torch" if kernel == "auto" and recipe.deterministic else kernel
+            self.head.choose_kernel(kernel, recipe.batch_size // recipe.accumulation)
         self.average = WeightAverage(self.backbone, recipe.ema) if recipe.ema is not None else None
         self.freezing = Freezing(self.backbone, recipe.finetune)
         batch_norm = getattr(self.backbone, "embedding_norm", None) is not None

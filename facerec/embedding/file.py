@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -127,7 +126,7 @@ def _read_npz(path: Path, numbered: bool) -> Embeddings:
     except (OSError, ArchiveError) as problem:
         reason = problem.strerror if isinstance(problem, OSError) else None
         raise DatasetError(
-            (not zipfile.is_zipfile(path) and other_kind(path))
+            other_kind(path)
             or f"{path}: no whole .npz file that can be read ({reason or problem}); make it again "
             "with facerec embed"
         ) from problem

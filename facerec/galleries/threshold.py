@@ -264,7 +264,7 @@ class Calibration:
             True,
             key=lambda step: self._rate(float(steps[step]), size, True) <= most,
         )
-        higher = np.append(steps, np.float32(np.inf))[first]
+        higher = steps[first] if first < steps.size else None
         lowest = between(steps[first - 1], higher) if first else -math.inf
         if size <= self.entry_subjects.size and self._alarming(lowest) >= FEWEST_ALARMS:
             return self.fpir(lowest, size, confidence)

@@ -55,14 +55,13 @@ def limits(
     """
     if interval is None:
         return ""
-    if math.isnan(interval.low) or math.isnan(interval.high):
+    ends = interval.low, interval.high
+    whole = -1e-9 < ends[0] < 5e-4 and 0.9995 < ends[1] < 1 + 1e-9
+    if whole or interval.method == "none" or math.isnan(sum(ends)):
         return "no interval"
     low, high = (
-        number(scale * end, form) if isinstance(form, str) else form(scale * end)
-        for end in (interval.low, interval.high)
+        number(scale * end, form) if isinstance(form, str) else form(scale * end) for end in ends
     )
-    if isinstance(form, str) and (low, high) == (number(0, form), number(scale, form)):
-        return "no interval"
     # No line break within: in a narrow column the two ends would come apart.
     return f"[{low},{_SPACE}{high}]"
 

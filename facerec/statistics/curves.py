@@ -96,7 +96,7 @@ class RocCurve:
         last = int(np.searchsorted(self.false_accepts, allowed, side="right")) - 1
         threshold = -math.inf
         if last + 1 < self.thresholds.size:
-            higher = self.thresholds[last] if last else math.inf
+            higher = self.thresholds[last] if last else None
             threshold = between(self.thresholds[last + 1], higher)
         return operating_point(
             fpr,

@@ -108,27 +108,27 @@ def step_threshold(
     if allowed >= descending.size:
         return -math.inf
     rejected = descending[allowed]
-    higher = [side[side > rejected].min(initial=np.inf) for side in (descending[:allowed], *others)]
-    return between(rejected, min(higher))
+    higher = [side[side > rejected] for side in (descending[:allowed], *others)]
+    return between(rejected, min((side.min() for side in higher if side.size), default=None))
 
 
-def between(below: np.floating, above: float | np.floating) -> float:
+def between(below: np.floating, above: float | np.floating | None) -> float:
     """Return the shortest decimal about midway that rejects one score and accepts a higher one.
 
     Printed in full it does what was counted, whether scores are compared in their own dtype or in
     double precision. It has four digits at least, but for zeros at its end. NaN, which nothing
-    reaches, rejects +inf, and 1 where no score is higher: cosines end there.
+    reaches, rejects +inf, and 1 where no score is higher, as cosines end there.
 
     Args:
         below: to reject.
-        above: the next higher score; +inf where there is none.
+        above: the next higher score; None where there is none.
 
     Examples:
         >>> between(np.float64(51), 52), between(np.float64(0.3), 0.4), between(np.float64(52), 60)
         (51.5, 0.35, 56.0)
     """
-    low, high = float(below), float(above)
-    if low == math.inf or (low, high) == (1, math.inf):
+    low, high = float(below), math.inf if above is None else float(above)
+    if low == math.inf or (low == 1 and above is None):
         return math.nan
     if math.isinf(high):
         high = low + max(abs(low), 1) / 1000

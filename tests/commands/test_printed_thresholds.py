@@ -102,9 +102,11 @@ def test_audit_of_scores(kind: Any, tmp_path: Path, capsys: pytest.CaptureFixtur
     flags = "--group", "region", "--replicates", "40", "--out", str(folder)
     audit_scores.main(["--scores", str(tmp_path / "s.csv"), *targets, *flags])
     scores = np.array([float(text) for text in texts])
-    line = rf"{NUMBER} \(FMR (\S+)\)"
+    line = rf"at one threshold for (?:everybody:|all,) {NUMBER}"
     page = Page((folder / "audit.html").read_text(encoding="utf-8"))
-    told = re.findall(line, capsys.readouterr().out) + re.findall(line, page.text)
+    target = json.loads((folder / "audit.json").read_text())["headline"]["target"]
+    shown = " ".join(f"{capsys.readouterr().out} {page.text}".split())
+    told = [(text, target) for text in re.findall(line, shown)]
     fixed = [row for row in read_table(folder / "audit.csv") if row["figure"] == "threshold"]
     told += [(row["value"], row["target"]) for row in fixed]
     rows = json.loads((folder / "audit.json").read_text())["rows"]

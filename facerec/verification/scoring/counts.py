@@ -167,7 +167,8 @@ class FalseMatches:
         if score == -np.inf:
             return -math.inf
         higher = mated[np.searchsorted(mated, score, side="right") :][:1]
-        return between(score, min([above, *higher]))
+        nearest = min([above, *higher])
+        return between(score, None if nearest == np.inf else nearest)
 
 
 def count_non_mated(

@@ -423,7 +423,10 @@ def _ends(counts: ScoreCounts) -> tuple[float, float]:
 
 def _at_least(matrix: Array, least: Array) -> Array:
     """Return the matrix with no direction's variance below that of another."""
-    root = np.linalg.cholesky(least + 1e-18 * np.trace(least) * np.eye(len(least)))
+    # In units of their own, as coefficients differ by powers of ten.
+    scale = np.sqrt(np.maximum(np.diag(least), 1e-300))
+    unit = least / np.outer(scale, scale) + 1e-13 * np.eye(len(least))
+    root = scale[:, None] * np.linalg.cholesky(unit)
     inverse = np.linalg.inv(root)
     values, vectors = np.linalg.eigh(inverse @ matrix @ inverse.T)
     turned = root @ vectors

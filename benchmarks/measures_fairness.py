@@ -63,6 +63,14 @@ GROUPS, SUBJECTS, IMAGES = 4, 40, 20
 SIZE = f"{GROUPS} groups × {SUBJECTS} subjects × {IMAGES} images"
 
 
+SHAPES = {
+    "normal": (lambda g, n: g.standard_normal(n), 0.0, 1.0),
+    "log-normal": (lambda g, n: np.exp(0.6 * g.standard_normal(n)), np.exp(0.18), 0.788),
+    "exponential": (lambda g, n: g.exponential(size=n), 1.0, 1.0),
+}
+"""Draws of people, their mean and standard deviation."""
+
+
 def type_one_error(runs: int = 2000, permutations: int = 999) -> list[Row]:
     """Count how often tests at the 5 % level find a difference between groups that have none.
 
@@ -93,6 +101,16 @@ def type_one_error(runs: int = 2000, permutations: int = 999) -> list[Row]:
                 remark=f"{_remark(by_image, runs)}; invalid, for comparison",
             ),
         ]
+    # Few people who spread twice as much as many, with two photos each.
+    groups = np.repeat([0, 1], [45, 15])
+    for kind, (draw, mean, spread) in SHAPES.items():
+        found = 0
+        for seed in range(runs):
+            people = (draw(generator, 60) - mean) / spread * (1 + groups)
+            noise = generator.standard_normal(60) * np.where(groups, 0.57, 0.36)
+            found += permute(people + noise, groups, permutations, seed)[1] <= 0.05
+        name = f"type-I error at 5 %, 45 people and 15 who spread twice, {kind}"
+        rows.append(Row(name, 100 * found / runs, "%", 7, remark=_remark(found, runs)))
     return rows
 
 

@@ -31,6 +31,10 @@ MOST_STEPS, LEAST_STEPS = 1.5, 0.05
 """Limits of the logarithmic reach in FPR over which the slope of the ROC is taken."""
 
 
+TAIL = 10
+"""Highest different scores that tell how fast their tail falls."""
+
+
 @dataclass(frozen=True, eq=False)
 class ScoredComparisons:
     """Labelled scores whose subjects may be known."""
@@ -90,8 +94,9 @@ class ScoredComparisons:
 
     def mean(self, values: NDArray) -> Influence:
         """Return the mean of a value per comparison, such as 1 for a right decision."""
-        mean = float(values.mean())
-        return mean, (values - mean) / values.size
+        # How many comparisons are mated is given: each kind varies around its own mean.
+        means = np.where(self.same, values[self.same].mean(), values[~self.same].mean())
+        return float(values.mean()), (values - means) / values.size
 
     def auc(self) -> Influence:
         """Return the area under the ROC."""
@@ -131,7 +136,8 @@ class ScoredComparisons:
         On the logit scale, distances of two kinds add as squares: of the limits of the TPR at the
         threshold found, and of the TPRs that the ROC has at the limits of the FPR (MOVER; Zou and
         Donner, Statistics in Medicine 27, 2008). Few false accepts leave a wide and lopsided range
-        of thresholds, which a slope would not follow. With ``alike`` each subject weighs alike.
+        of thresholds, which a slope would not follow. Above the highest different score their tail
+        is taken for exponential. With ``alike`` each subject weighs alike.
         """
         accepted = self.scores >= point.threshold
         share = self.share(accepted, self.same, alike)
@@ -140,14 +146,21 @@ class ScoredComparisons:
             return self._said(own)
         fpr = self.share(accepted, ~self.same).interval()
         roc = self.figures.roc
-        # Above the highest different score the ROC is taken for a straight line to the origin.
         steps = np.append(0, np.flatnonzero(np.diff(roc.false_accepts)) + 1)
         false_accepts = np.append(roc.false_accepts[steps], roc.non_mated + 1) / (roc.non_mated + 1)
-        reached = np.append(self._reached(alike)[roc.true_accepts[steps]], 1.0)
+        of_accepts, different = self._reached(alike), self.figures.non_mated
+        reached = np.append(of_accepts[roc.true_accepts[steps]], 1.0)
+        few = min(TAIL, different.size - 1)
+        scale = (
+            float(different[different.size - few :].mean() - different[-1 - few]) if few else 0.0
+        )
         least, centre = 1 / (2 * point.mated), _logit(share.value)
         limits = []
         for limit, rate in ((own.low, fpr.low), (own.high, fpr.high)):
             moved = float(np.interp(rate, false_accepts, reached))
+            if 0 < rate < false_accepts[1]:
+                beyond = different[-1] + scale * math.log(false_accepts[1] / rate)
+                moved = float(of_accepts[np.count_nonzero(self.figures.mated >= beyond)])
             ends = _logit(np.clip([limit, moved], least, 1 - least))
             limits.append(math.hypot(*(ends - centre)))
         low, high = expit([centre - limits[0], centre + limits[1]])

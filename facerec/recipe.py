@@ -78,6 +78,10 @@ def recipe_file(path: str | Path) -> Path:
     return own if own.is_file() and not Path(path).is_file() else Path(path)
 
 
+MOST_BYTES = 1 << 20
+"""Size of a file that is run."""
+
+
 def run_python(path: Path) -> dict[str, Any]:
     """Run a user's Python file, which may import files beside it, and return its variables.
 
@@ -85,6 +89,8 @@ def run_python(path: Path) -> dict[str, Any]:
         RecipeError: it fails.
     """
     folder = path.resolve().parent
+    if path.is_file() and path.stat().st_size > MOST_BYTES:
+        raise RecipeError(f"{path}: more than {MOST_BYTES:,} bytes are no recipe; check the path")
     # A file elsewhere may import a file of the same name.
     while _own_modules:
         sys.modules.pop(_own_modules.pop(), None)

@@ -50,6 +50,7 @@ class TextTable:
         self.line, self.columns = next(self._rows, (1, []))
         """Number of the line that names the columns, and their names."""
         wanted = {same_name(own): name for name, own in (called or {}).items()}
+        self._called = set(wanted.values())
         self._check(list(wanted))
         self.columns = [
             wanted.get(own, "" if own in wanted.values() else own) for own in self.columns
@@ -72,6 +73,11 @@ class TextTable:
         """
         columns = [same_name(name) for name in columns]
         self._check(columns)
+        if odd := sorted(self._called.difference(columns)):
+            raise self._error(
+                f"{self.path}: {odd[0][:60]!r} is no column that is read here; those are "
+                f"{', '.join(columns)[:200]}"
+            )
         places = [self.columns.index(name) for name in columns]
         pick = itemgetter(*places)
         for line, fields in self._rows:

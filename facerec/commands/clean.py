@@ -71,6 +71,8 @@ def clean(
     console = Console(highlight=False, soft_wrap=True)
     dataset: FaceDataset | None = None
     stored = source if is_embeddings(source) else embeddings
+    if embeddings is not None and stored == source:
+        raise DatasetError(f"{source}: it holds embeddings itself; leave out --embeddings")
     if stored is None:
         raise DatasetError(
             other_kind(source)

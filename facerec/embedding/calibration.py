@@ -6,6 +6,7 @@ which faces the model knows, which cosine decides, and what a cosine is worth as
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -189,6 +190,10 @@ class ModelCalibration:
             )
             if {point.flip for point in read.points()} - {read.flip}:
                 raise ValueError(f"flip {read.flip}, and thresholds of another")
+            points = sorted(read.points(), key=lambda at: (at.bench, parse_rate(at.fpr)))
+            for rarer, other in itertools.pairwise(points):
+                if rarer.bench == other.bench and rarer.value < other.value:
+                    raise ValueError(f"the threshold of {rarer} is below that of {other}")
         except ModelError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, FacerecError) as no:

@@ -118,7 +118,8 @@ class FaceScore:
         Raises:
             KeyError, TypeError, ValueError, RecipeError: it is damaged.
         """
-        centres = np.array(found["centres"], np.float32)
+        with np.errstate(over="ignore"):
+            centres = np.array(found["centres"], np.float32)
         cosines = np.array(found["cosines"], np.float64)
         limit = check(float, found["limit"], "face score", "limit")
         faces = check(int, found["faces"], "face score", "faces")

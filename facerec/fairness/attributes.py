@@ -51,7 +51,13 @@ _RECORDED = re.compile(
     re.IGNORECASE,
 )
 """The same and other spellings, alone or before a mark and free text."""
-_GUESSED = re.compile("infer|predict|estimat|guess|classif", re.IGNORECASE)
+_GUESSED = re.compile(
+    r"infer|predict|estimat|guess|classif|deriv|automat|neural|network|learn|algorithm|software"
+    r"|machine|model|detected|rekogni|fair.?face|face\+\+|deep.?face|insight.?face|genderize|gpt|clip\b"
+    r"|\b(ai|api|aws|azure|cnn|dnn|llm|ml|nn|vit)\b",
+    re.IGNORECASE,
+)
+"""What names a program, which guesses, wherever it stands."""
 
 INFERRED = (
     "Nothing says that a person or a document recorded all group labels: some may have been "

@@ -43,8 +43,8 @@ _CAVEATS = (
     "model.",
     "Other people, cameras and thresholds give other figures. These certify nothing and do not "
     "predict a deployed system.",
-    "Comparisons of two photos, and not people. Those of one person weigh alike for each person, "
-    "however many photos there are; in those of two people of one group who has more counts more.",
+    "Comparisons of two photos, and not people. Among rejected ones each person counts alike, "
+    "however many photos there are; among accepted ones who has more photos counts more.",
     "Group labels are taken from {source}. Categories such as race or binary sex are coarse social "
     "categories and individual entries may be mistaken.",
     "Impostor pairs are drawn {policy}; other pairings would give other false-match rates.",
@@ -147,6 +147,12 @@ def findings_of(rows: pd.DataFrame, groupings: Sequence[str]) -> tuple[Finding, 
 def verdict(findings: Sequence[Finding]) -> str:
     """Return the sentence at the head of a report: what of it was detected."""
     detected = sum(finding.conclusion == "difference detected" for finding in findings)
+    if not detected:
+        few = sum(finding.conclusion == "insufficient data" for finding in findings)
+        return (
+            "No difference between groups is detected, which is no sign that there is none: "
+            f"{few} of {words.counted(len(findings), 'finding')} had insufficient data."
+        )
     return (
         f"A difference between groups is detected in {detected} of "
         f"{words.counted(len(findings), 'finding')}: one that would appear in fewer than 1 of 20 "

@@ -53,7 +53,7 @@ def write_exclusions(path: Path, overlap: Overlap) -> None:
         figures = f"{match.cosine:.4f}", f"{log10_p:.2f}", f"{match.expected_false:.3g}"
         rows.append([*who, images, other, *figures])
     table = pd.DataFrame(rows, columns=_HEADER)  # names come back as they were
-    with atomic_path(path, DatasetError) as temporary:
+    with atomic_path(path, DatasetError, private=True) as temporary:
         table.to_csv(temporary, index=False, lineterminator="\n", encoding="utf-8")
 
 
@@ -86,7 +86,7 @@ def write_facts(
         "expected_false": overlap.expected_false,
         "images_of_b": overlap.b.ids[np.concatenate(rows)].tolist() if rows else [],
     }
-    write_json(facts_path(csv_path), facts)
+    write_json(facts_path(csv_path), facts, private=True)
     return facts_path(csv_path)
 
 

@@ -139,7 +139,8 @@ def _form(figure: str) -> str:
 
 def _interval_remark(interval: Interval | None) -> str:
     if isinstance(interval, Bound):
-        return f"{interval.if_independent:.2g} if independent"
+        alone = interval.if_independent
+        return f"{alone:.2g} if independent" if math.isfinite(alone) else ""
     if interval is None or math.isnan(interval.low):
         return ""
     if interval.method == "none":

@@ -186,6 +186,11 @@ class LikelihoodRatio:
             or not all(np.isfinite(each).all() for each in (*arrays, self.effective))
         ):
             raise MetricError("the arrays of a likelihood ratio do not fit together")
+        with np.errstate(all="ignore"):
+            self._check_values()
+
+    def _check_values(self) -> None:
+        table = self.strangers
         at, share, low, high = table.T
         steps = np.diff(self.knots), np.diff(at), -np.diff(share)
         limits = np.array([self._rising[1], *(self._surest if self.enough else ())])

@@ -154,6 +154,9 @@ def test_malformed_files_end_in_a_sentence(
         (True, ["document", "documents (passports)", "birth dates", "A & B, hand-checked twice"]),
         (False, ["", "inferred from images", "predicted by the FairFace model", "deepface"]),
         (False, ["genderize.io", "estimated", "FairFace", "model", "annotated by FairFace"]),
+        (False, ["curator: GPT-4", "annotators (CNN)", "self-reported; missing ones by FairFace"]),
+        (False, ["document: derived from first names", "FairFace, hand-checked on a sample of 50"]),
+        (True, ["study: FERET (Face Recognition Technology)"]),
         (False, ["annotated by a model", "document: ages guessed", "study of deepface", "selfie"]),
     ],
 )

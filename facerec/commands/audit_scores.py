@@ -49,7 +49,6 @@ def audit_scores(
         threshold_from: set the thresholds on these other labelled scores (.csv).
         precision: error rates, tests and intervals.
     """
-    from facerec.embedding.file import is_embeddings
     from facerec.fairness.attributes import read_attributes
     from facerec.fairness.page import check_audit_folder
     from facerec.fairness.scores import audit_scores as audit
@@ -62,7 +61,7 @@ def audit_scores(
     if not groups:
         raise DatasetError(f"{scores}: nothing says which groups to compare; give --group")
     for path in (scores, threshold_from):
-        if path is not None and is_embeddings(path):
+        if path is not None and path.suffix.lower() == ".npz":
             raise DatasetError(f"{path}: it holds embeddings; audit these with facerec audit")
     labels = None
     if attributes is not None:

@@ -126,10 +126,10 @@ def identify(
         console.print(f"answers: {json}")
     _print(found, names, sum(place.face is not None for place in probes.faces), console)
     if among is not None and not any(answer.probability for answer in found):
-        why = "the gallery knows no calibration; run facerec calibrate, and enrol again"
+        why = "the gallery has none; it takes that of a calibrated --model when photos are enrolled"
         if found.score_calibration is not None:
             why = "the calibration is of pairs of photos, and templates of several score higher"
-        console.print(f"no probability: {why}", style="yellow")
+        console.print(f"no likelihood ratio, and so no probability: {why}", style="yellow")
 
 
 def _print(found: Identification, names: Sequence[str], faces: int, console: Console) -> None:

@@ -257,9 +257,9 @@ class FolderImages(ImageSource):
             return read_file(path)
         # Python before 3.13 has a RuntimeError for links that lead in a circle.
         except (OSError, RuntimeError) as problem:
+            why = getattr(problem, "strerror", None) or problem
             raise ImageError(
-                f"{path}: the image cannot be read ({getattr(problem, 'strerror', problem)}); put "
-                "it there or take its pairs out of the list"
+                f"{path}: the image cannot be read ({why}); put it there, or leave it out"
             ) from problem
 
     def where(self, i: int) -> str:

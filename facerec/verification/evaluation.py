@@ -292,6 +292,8 @@ def evaluate(
     for kind, scored in (("same", valid & same), ("different", valid & ~same)):
         if not scored.any():
             why = "".join(f"; pair {lost.pair}: {lost.reason}" for lost in failures[:1])
+            if alone := int(np.count_nonzero(pairs.itself)):
+                why += f"; {words.counted(alone, 'pair')} of an image with itself take no part"
             raise MetricError(
                 f"{name}: no {kind} pair has a score, so no error rate can be computed{why}"
             )

@@ -226,10 +226,12 @@ def _kept_pairs(pairs: Pairs, rows: Codes, subject: Codes, notes: list[str]) -> 
     place = np.full(1 + max(pairs.first.max(), pairs.second.max(), rows.max()), -1)
     place[rows] = np.arange(rows.size)
     sides = place[np.stack([pairs.first, pairs.second])]
-    there = (sides >= 0).all(axis=0) & (sides[0] != sides[1])
+    present, two = (sides >= 0).all(axis=0), sides[0] != sides[1]
+    there = present & two
     agree = (subject[sides[0]] == subject[sides[1]]) == pairs.issame
     for count, what in (
-        (np.count_nonzero(~there), "have an image that takes no part, or one alone"),
+        (np.count_nonzero(~present), "have an image that takes no part"),
+        (np.count_nonzero(present & ~two), "compare an image with itself"),
         (np.count_nonzero(there & ~agree), "have a label that contradicts the subjects"),
     ):
         if count:

@@ -137,7 +137,7 @@ class ScoredComparisons:
         threshold found, and of the TPRs that the ROC has at the limits of the FPR (MOVER; Zou and
         Donner, Statistics in Medicine 27, 2008). Few false accepts leave a wide and lopsided range
         of thresholds, which a slope would not follow. Above the highest different score their tail
-        is taken for exponential. With ``alike`` each subject weighs alike.
+        is taken for exponential, if three were accepted. With ``alike`` each subject weighs alike.
         """
         accepted = self.scores >= point.threshold
         share = self.share(accepted, self.same, alike)
@@ -158,7 +158,8 @@ class ScoredComparisons:
         limits = []
         for limit, rate in ((own.low, fpr.low), (own.high, fpr.high)):
             moved = float(np.interp(rate, false_accepts, reached))
-            if 0 < rate < false_accepts[1]:
+            # One or two false accepts tell nothing of a tail: then the ROC is a line to the origin.
+            if 0 < rate < false_accepts[1] and point.false_accepts > 2:
                 beyond = different[-1] + scale * math.log(false_accepts[1] / rate)
                 moved = float(of_accepts[np.count_nonzero(self.figures.mated >= beyond)])
             ends = _logit(np.clip([limit, moved], least, 1 - least))

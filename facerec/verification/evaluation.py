@@ -310,8 +310,11 @@ def evaluate(
                 f"{name}: no pair of fold {emptied[0] + 1} has a score; leave the fold out"
             )
         folds, right = held_out(scored, pairs.folds[valid])
-        alone = wilson(int(right.sum()), right.size)
-        around = scored.interval(scored.mean(right)) if scored.known else alone
+        around = (
+            scored.interval(scored.mean(right))
+            if scored.known
+            else wilson(int(right.sum()), right.size)
+        )
         accuracy = _over_folds(folds, around)
     figures = scored.figures
     auc, eer = scored.auc(), scored.eer()

@@ -15,7 +15,7 @@ from rows import Row
 from torch import Tensor, nn
 
 from facerec.backbones import Backbone
-from facerec.devices import has_fast_bf16
+from facerec.base.devices import has_fast_bf16
 from facerec.heads import SEC, ArcFace, MarginClassifier
 from facerec.heads.margin_softmax import Arithmetic, Precision, margin_softmax
 from facerec.records import Data

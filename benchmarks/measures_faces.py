@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rows import Row
 
+from facerec.base.tables import TextTable
 from facerec.embedding.align import NotAcquiredError, YuNet
 from facerec.embedding.face_score import _SPOILT, FaceScore
 from facerec.embedding.model import shifted
@@ -25,7 +26,6 @@ from facerec.embedding.recognizer import FaceRecognizer, load
 from facerec.records import Data
 from facerec.records.decode import decode_image
 from facerec.records.training_set import open_images
-from facerec.tables import TextTable
 from facerec.verification.bench import find_pack, pack_bench
 
 Images = NDArray[np.uint8]

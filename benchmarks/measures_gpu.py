@@ -40,9 +40,9 @@ from facerec.backbones import (
     list_backbones,
     register_backbone,
 )
-from facerec.devices import choose_device, has_fast_bf16, set_numerics
+from facerec.base.devices import choose_device, has_fast_bf16, set_numerics
+from facerec.base.errors import MissingExtraError
 from facerec.embedding import TorchModel, extract
-from facerec.errors import MissingExtraError
 from facerec.heads import SEC
 from facerec.records import BatchLoader, Data, FaceDataset, LabelledImages, RecordImages
 from facerec.records.dataset import Batch

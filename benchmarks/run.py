@@ -23,8 +23,8 @@ import torch
 from rows import Row
 
 from facerec import __version__
-from facerec.errors import FacerecError, RecipeError
-from facerec.files import write_json
+from facerec.base.errors import FacerecError, RecipeError
+from facerec.base.files import write_json
 
 Act = Callable[..., Iterable[Row]]
 

@@ -25,9 +25,9 @@ import numpy as np
 import tyro
 from numpy.typing import NDArray
 
+from facerec.base.errors import FacerecError
+from facerec.base.limits import Count
 from facerec.commands.cli import run_command
-from facerec.errors import FacerecError
-from facerec.limits import Count
 from facerec.service.limits import ANYBODY, Access
 
 if TYPE_CHECKING:

@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from facerec.base.recipe import load_recipe
 from facerec.comparison import Comparison
 from facerec.comparison.image_sets import open_image_set
 from facerec.comparison.transforms import BatchReader
 from facerec.comparison.trunks import create_trunk
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import write_embeddings
-from facerec.recipe import load_recipe
 
 BATCH = 64
 

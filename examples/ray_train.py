@@ -15,7 +15,7 @@ from pathlib import Path
 
 # First, since it keeps Ray from reporting to its maker.
 from facerec.commands.train import Options, train_recipe  # isort: skip
-from facerec.recipe import load_recipe  # isort: skip
+from facerec.base.recipe import load_recipe  # isort: skip
 from facerec.training import Recipe  # isort: skip
 
 from ray.train import ScalingConfig

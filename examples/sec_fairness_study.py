@@ -19,13 +19,13 @@ from pathlib import Path
 
 from rich.console import Console
 
+from facerec.base.recipe import load_recipe
 from facerec.commands.train import Options, train_recipe
 from facerec.embedding import embed_images, load_model
 from facerec.fairness.attributes import Attributes, join, read_attributes
 from facerec.fairness.audit import audit_embeddings
 from facerec.fairness.baseline import READING, BaselineComparison, Change, RunPair, compare_runs
 from facerec.fairness.result import AuditSettings
-from facerec.recipe import load_recipe
 from facerec.report.words import limits, number
 from facerec.training import Recipe
 from facerec.training.initialization import resolved

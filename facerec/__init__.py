@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from facerec.environment import prepare
+from facerec.base.environment import prepare
 
 if TYPE_CHECKING:
     from facerec.embedding.recognizer import find, load, verify

@@ -21,16 +21,8 @@ from helpers.tiny_training import tiny_recipe
 from helpers.toy_files import write_tar
 
 import facerec
-from facerec.comparison.finals import read_final
-from facerec.comparison.harness import held
-from facerec.embedding import load_model, read_embeddings
-from facerec.embedding.bundle import write_sums
-from facerec.embedding.calibration import ModelCalibration
-from facerec.embedding.parts import EmbeddingsWriter
-from facerec.embedding.state_dict import read_state_dict
-from facerec.errors import FacerecError
-from facerec.fairness.page import read_rows
-from facerec.files import (
+from facerec.base.errors import FacerecError
+from facerec.base.files import (
     atomic_folder,
     atomic_path,
     exclusive,
@@ -39,8 +31,17 @@ from facerec.files import (
     staged_folder,
     write_json,
 )
+from facerec.base.recipe import to_dict
+from facerec.base.tables import TextTable
+from facerec.comparison.finals import read_final
+from facerec.comparison.harness import held
+from facerec.embedding import load_model, read_embeddings
+from facerec.embedding.bundle import write_sums
+from facerec.embedding.calibration import ModelCalibration
+from facerec.embedding.parts import EmbeddingsWriter
+from facerec.embedding.state_dict import read_state_dict
+from facerec.fairness.page import read_rows
 from facerec.galleries import Gallery
-from facerec.recipe import to_dict
 from facerec.records import write_image_records
 from facerec.records.images import FolderImages
 from facerec.records.layout import read_list, read_property, read_text
@@ -49,7 +50,6 @@ from facerec.records.packs import read_pack
 from facerec.records.proposals import read_proposals
 from facerec.records.recordio import read_index
 from facerec.records.tar_shards import TarImages, index_shard
-from facerec.tables import TextTable
 from facerec.training.distributed import Processes
 from facerec.training.monitor import Monitor
 from facerec.training.recipe import Recipe
@@ -129,8 +129,8 @@ BESIDE: dict[str, Callable[[Path], object]] = {
 ELSEWHERE = {
     "commands/cli.py",  # in the folder of torchrun
     "comparison/harness.py", "training/monitor.py",  # by open_file
-    "embedding/parquet.py", "export/bundle.py", "files.py", "npz.py", "comparison/finals.py",
-    "records/make.py", "records/packs.py", "records/recordio.py",
+    "base/files.py", "base/npz.py", "embedding/parquet.py", "export/bundle.py",
+    "comparison/finals.py", "records/make.py", "records/packs.py", "records/recordio.py",
     "training/distillation.py",  # all of these below a temporary name that has another name there
     "comparison/own_losses.py", "export/consumers.py",  # into memory
 }  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from facerec.limits import LARGEST, Checked, Limits, Number
+from facerec.base.limits import LARGEST, Checked, Limits, Number
 
 Spread = Annotated[float, Limits(1e-6, LARGEST)]
 PerChannel = float | tuple[float, float, float]

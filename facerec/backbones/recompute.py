@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
-from facerec.errors import RecipeError
+from facerec.base.errors import RecipeError
 
 
 def recompute_activations(backbone: nn.Module) -> None:

@@ -15,9 +15,9 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 import torch
 from torch import nn
 
-from facerec.errors import RecipeError
-from facerec.limits import Checked, Limits, Rest
-from facerec.recipe import from_dict, run_python, to_dict
+from facerec.base.errors import RecipeError
+from facerec.base.limits import Checked, Limits, Rest
+from facerec.base.recipe import from_dict, run_python, to_dict
 
 
 @dataclass(frozen=True)

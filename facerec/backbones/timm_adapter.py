@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from facerec.backbones.registry import FAMILIES, Backbone, embedding_batch_norm, full_precision
-from facerec.errors import MissingExtraError, ModelError, RecipeError, message_line
+from facerec.base.errors import MissingExtraError, ModelError, RecipeError, message_line
 
 TIMM = "timm:"
 """What names of timm's networks begin with."""

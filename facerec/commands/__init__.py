@@ -1,5 +1,5 @@
 """Commands: arguments → a call → a printed table; one file a command."""
 
-from facerec.environment import bound_threads
+from facerec.base.environment import bound_threads
 
 bound_threads()

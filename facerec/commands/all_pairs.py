@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 
 import facerec
+from facerec.base.defaults import ALL_PAIRS_TARGETS
+from facerec.base.errors import DatasetError
+from facerec.base.files import write_json
+from facerec.base.large_arrays import take
 from facerec.commands.cli import Console, exact_rates, run_command
 from facerec.commands.sources import read_members
-from facerec.defaults import ALL_PAIRS_TARGETS
-from facerec.errors import DatasetError
-from facerec.files import write_json
-from facerec.large_arrays import take
 from facerec.report.progress import progress_bar
 
 
@@ -50,7 +50,7 @@ def all_pairs(
     from facerec.report.tidy import figures_table, records
     from facerec.verification.scoring import score_all_pairs
     from facerec.verification.scoring.all_pairs import MOST_BY_PAIR
-    from facerec.verification.scoring.figures import all_pairs_figures
+    from facerec.verification.scoring.rows import all_pairs_figures
 
     fpr = exact_rates(fpr)  # before minutes of work
     console = Console(highlight=False, soft_wrap=True)

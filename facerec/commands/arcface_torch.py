@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from facerec.backbones import Backbone, is_backbone
+from facerec.base.errors import RecipeError
+from facerec.base.files import NOTE, read_file
+from facerec.base.limits import shown
+from facerec.base.recipe import from_dict, to_dict
 from facerec.commands.cli import Console
-from facerec.errors import RecipeError
-from facerec.files import NOTE, read_file
 from facerec.heads import ArcFace, CombinedMargin, CosFace
-from facerec.limits import shown
-from facerec.recipe import from_dict, to_dict
 from facerec.report import words
 from facerec.report.table import Table
 from facerec.training import Recipe

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from facerec.base.defaults import AUDIT_FPIR_TARGETS, FMR_TARGETS, PERMUTATIONS, REPLICATES
+from facerec.base.errors import DatasetError
+from facerec.base.files import sha256
+from facerec.base.limits import MOST, Cosine, Flags, Limits, Seed
 from facerec.commands.cli import Console, command_line, exact_rates, named_columns, run_command
 from facerec.commands.sources import open_benches
-from facerec.defaults import AUDIT_FPIR_TARGETS, FMR_TARGETS, PERMUTATIONS, REPLICATES
-from facerec.errors import DatasetError
-from facerec.files import sha256
-from facerec.limits import MOST, Cosine, Flags, Limits, Seed
 from facerec.report.progress import progress_bar
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import tyro
 
+from facerec.base.errors import DatasetError
+from facerec.base.limits import Number
 from facerec.commands.audit import PRECISION, Precision, files_read, fix_on_scores, tell_audit
 from facerec.commands.cli import Console, named_columns, run_command
-from facerec.errors import DatasetError
-from facerec.limits import Number
 
 
 def audit_scores(

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 import facerec
 from facerec.backbones.preprocessing import Preprocessing
+from facerec.base.defaults import ALL_PAIRS_TARGETS
+from facerec.base.errors import DatasetError
+from facerec.base.files import check_file_name, write_json
+from facerec.base.recipe import from_dict
 from facerec.commands.cli import Console, exact_rates, print_first, run_command
 from facerec.commands.embedder import DEFAULT, Embedder, print_embeddings, print_notes
 from facerec.commands.sources import kind_of, open_set, read_members
-from facerec.defaults import ALL_PAIRS_TARGETS
-from facerec.errors import DatasetError
-from facerec.files import check_file_name, write_json
-from facerec.recipe import from_dict
 from facerec.report import words
 from facerec.report.progress import progress_bar
 from facerec.report.table import Table

@@ -24,10 +24,10 @@ import tyro
 from rich import console as rich_console
 from rich.segment import Segment
 
+from facerec.base.errors import FacerecError, RecipeError, printable
+from facerec.base.files import check_file_name, check_place, check_regular
+from facerec.base.limits import check_flags
 from facerec.commands.help_texts import HELP, describe, fitted, help_rules
-from facerec.errors import FacerecError, RecipeError, printable
-from facerec.files import check_file_name, check_place, check_regular
-from facerec.limits import check_flags
 from facerec.statistics.operating_points import parse_rate
 
 _FILES = ("csv", "export", "failures", "json", "page", "plot", "roc")

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
+from facerec.base.defaults import ClusterMetric
+from facerec.base.errors import RecipeError
+from facerec.base.limits import Count, Flags
+from facerec.base.processes import Spawned, end_with_parent
+from facerec.base.recipe import load_recipe
 from facerec.commands.cli import Console, run_command
-from facerec.defaults import ClusterMetric
-from facerec.errors import RecipeError
-from facerec.limits import Count, Flags
-from facerec.processes import Spawned, end_with_parent
-from facerec.recipe import load_recipe
 from facerec.report.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -83,11 +83,11 @@ def compare(
         processes: processes on this machine that share the work. On --features each takes one core
             and losses of its own, and the table is the same for any number of them.
     """
+    from facerec.base.devices import choose_device
     from facerec.comparison.harness import Harness
     from facerec.comparison.report import write_comparison
     from facerec.comparison.summary import summarize, too_few_seeds
     from facerec.comparison.tables import headline_table, pair_table
-    from facerec.devices import choose_device
 
     console = Console()
     changes = {name: value for name, value in vars(changed).items() if value is not None}
@@ -177,8 +177,8 @@ def _helpers(
 
 
 def _help(make: Callable[[], Comparison], folder: Path, device: str, storage: str | None) -> None:
+    from facerec.base.devices import choose_device
     from facerec.comparison.harness import Harness
-    from facerec.devices import choose_device
 
     end_with_parent()
     plan = make()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+from facerec.base.errors import DatasetError
 from facerec.commands.cli import Console, run_command
 from facerec.commands.sources import open_benches
-from facerec.errors import DatasetError
 from facerec.report.progress import progress_bar
 
 

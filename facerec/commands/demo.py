@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import tyro
 
 import facerec
+from facerec.base.errors import DatasetError
+from facerec.base.files import atomic_path, check_no_links
+from facerec.base.limits import Count
+from facerec.base.progress import section
+from facerec.base.recipe import load_recipe
 from facerec.commands.audit import Precision, audit
 from facerec.commands.cli import Console, run_command
 from facerec.commands.export_onnx import default_folder, export_onnx
-from facerec.errors import DatasetError
-from facerec.files import atomic_path, check_no_links
-from facerec.limits import Count
-from facerec.progress import section
-from facerec.recipe import load_recipe
 from facerec.records.synthetic import (
     DATASET_FILE,
     PACKS,
@@ -36,8 +36,8 @@ from facerec.report.words import NOTHING, counted, limits, p_value
 from facerec.statistics.intervals import Interval
 
 if TYPE_CHECKING:
-    from facerec.report.figures import Drawing
     from facerec.report.page import FindingLine, Page
+    from facerec.report.plotting import Drawing
     from facerec.verification import VerificationResult
 
 FACES = SyntheticSet(
@@ -260,8 +260,8 @@ def _page(
     settings: Mapping[str, str],
 ) -> Page:
     """Return the page: findings, table, curves, faces, and links to the audits and the export."""
-    from facerec.report.figures import Drawing, data_uri, draw
     from facerec.report.page import Link, Page, Section, Text
+    from facerec.report.plotting import Drawing, data_uri, draw
     from facerec.verification.plots import roc_figure
 
     def roc(pack: str) -> Drawing:

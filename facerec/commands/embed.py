@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
+from facerec.base.errors import DatasetError, FacerecError
+from facerec.base.files import check_file_name, exclusive
+from facerec.base.progress import section
 from facerec.commands.cli import Console, print_first, run_command
 from facerec.commands.embedder import (
     DEFAULT,
@@ -24,9 +27,6 @@ from facerec.commands.embedder import (
     print_unlike,
 )
 from facerec.commands.sources import Kind, open_set
-from facerec.errors import DatasetError, FacerecError
-from facerec.files import check_file_name, exclusive
-from facerec.progress import section
 from facerec.report.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def embed(
         raise DatasetError("name the images with exactly one of --records, --images and --bench")
     with _ranks() as ranks, contextlib.ExitStack() as claims:
         if ranks.world_size > 1:
-            from facerec.devices import choose_device
+            from facerec.base.devices import choose_device
 
             device = str(choose_device(embedder.device, int(os.environ.get("LOCAL_RANK", "0"))))
             embedder = replace(embedder, device=device)

@@ -15,6 +15,9 @@ import numpy as np
 import tyro
 
 from facerec.backbones.preprocessing import PerChannel, numbers_words
+from facerec.base.errors import DatasetError, FacerecError
+from facerec.base.limits import Count, Flags
+from facerec.base.other_kinds import other_kind
 from facerec.commands.cli import Console, print_first
 from facerec.embedding.align import (
     INSIGHTFACE_PACK,
@@ -27,9 +30,6 @@ from facerec.embedding.align import (
     face_template,
     parse_align,
 )
-from facerec.errors import DatasetError, FacerecError
-from facerec.limits import Count, Flags
-from facerec.other_kinds import other_kind
 from facerec.records.images import FolderImages, ImageSource
 from facerec.report.progress import progress_bar
 from facerec.report.words import counted

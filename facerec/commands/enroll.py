@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import tyro
 
+from facerec.base.errors import DatasetError, FacerecError, MetricError
+from facerec.base.files import atomic_path
+from facerec.base.limits import Count
+from facerec.base.names import same_name
 from facerec.commands.cli import Console, print_first, run_command
 from facerec.commands.embedder import LENIENT, Embedder, print_notes
 from facerec.commands.sources import read_members
 from facerec.embedding.align import Detector
-from facerec.errors import DatasetError, FacerecError, MetricError
-from facerec.files import atomic_path
-from facerec.limits import Count
-from facerec.names import same_name
 from facerec.report import words
 from facerec.report.csv_tables import to_csv
 from facerec.report.progress import progress_bar

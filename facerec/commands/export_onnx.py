@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import tyro
 
+from facerec.base.errors import ExportError
 from facerec.commands.cli import Console, run_command
 from facerec.commands.embedder import print_notes
 from facerec.commands.sources import open_benches
-from facerec.errors import ExportError
 from facerec.export.options import DEFAULT, BundleOptions
 from facerec.report.progress import progress_bar
 

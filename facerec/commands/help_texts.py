@@ -28,7 +28,7 @@ from tyro.constructors import (
     StructTypeInfo,
 )
 
-from facerec.limits import Flags
+from facerec.base.limits import Flags
 
 HELP = frozenset({"-h", "--help", "--help-all"})
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Literal
 import tyro
 
 import facerec
+from facerec.base.defaults import IndexKind
+from facerec.base.errors import DatasetError, FacerecError, MetricError
+from facerec.base.files import write_json
+from facerec.base.limits import Cosine, Count
 from facerec.commands.cli import Console, run_command
 from facerec.commands.embedder import LENIENT, Embedder
 from facerec.commands.enroll import fpir_words, people_words, print_expired
-from facerec.defaults import IndexKind
-from facerec.errors import DatasetError, FacerecError, MetricError
-from facerec.files import write_json
-from facerec.limits import Cosine, Count
 from facerec.report import words
 from facerec.report.progress import progress_bar
 from facerec.report.table import Table

@@ -10,10 +10,10 @@ from typing import Literal
 
 import tyro
 
+from facerec.base.errors import ModelError
+from facerec.base.files import sha256
 from facerec.commands.cli import run_command
 from facerec.commands.embedder import preprocessing_words
-from facerec.errors import ModelError
-from facerec.files import sha256
 
 
 def import_weights(

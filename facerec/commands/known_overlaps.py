@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from facerec.base.errors import MetricError
 from facerec.commands.cli import Console
-from facerec.errors import MetricError
 
 if TYPE_CHECKING:
     from facerec.galleries.overlap_report import KnownOverlap

@@ -8,8 +8,8 @@ from typing import Literal
 
 import tyro
 
+from facerec.base.errors import DatasetError
 from facerec.commands.cli import Console, run_command
-from facerec.errors import DatasetError
 from facerec.report.progress import progress_bar
 
 

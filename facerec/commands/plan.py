@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 
 import tyro
 
+from facerec.base.limits import Count, Flags, Limits, Positive
 from facerec.commands.cli import Console, run_command
 from facerec.commands.recipes import open_data, recipe_argument
-from facerec.limits import Count, Flags, Limits, Positive
 from facerec.report.table import Table, print_facts
 from facerec.training.recipe import Recipe
 

@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from facerec.base.errors import RecipeError
+from facerec.base.recipe import load_recipe
 from facerec.commands.cli import Console, exit_on_error
 from facerec.commands.help_texts import HELP
-from facerec.errors import RecipeError
-from facerec.recipe import load_recipe
 from facerec.report.progress import progress_bar
 from facerec.training.recipe import Recipe
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import tyro
 
+from facerec.base.errors import FacerecError
+from facerec.base.files import json_bytes
+from facerec.base.limits import Cosine, Count
 from facerec.commands.cli import Console, run_command
 from facerec.commands.embedder import PLAIN, ModelFlags, print_notes
-from facerec.errors import FacerecError
-from facerec.files import json_bytes
-from facerec.limits import Cosine, Count
 
 
 def same(

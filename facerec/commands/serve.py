@@ -13,11 +13,11 @@ from pathlib import Path
 
 import tyro
 
+from facerec.base.errors import FacerecError
+from facerec.base.libraries import needed
+from facerec.base.limits import Cosine
 from facerec.commands.cli import run_command
 from facerec.commands.embedder import ModelFlags
-from facerec.errors import FacerecError
-from facerec.libraries import needed
-from facerec.limits import Cosine
 from facerec.service.limits import ANYBODY, BOUNDS, LOOPBACK, Access, Bounds
 
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from facerec.errors import DatasetError
-from facerec.names import is_missing
-from facerec.other_kinds import other_kind
+from facerec.base.errors import DatasetError
+from facerec.base.names import is_missing
+from facerec.base.other_kinds import other_kind
+from facerec.base.tables import TextTable
 from facerec.records.images import FolderImages, ImageSource, PackImages, text_array
-from facerec.tables import TextTable
 
 if TYPE_CHECKING:
     from facerec.embedding.align import Aligner

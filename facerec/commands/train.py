@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from facerec.base.errors import CheckpointError
+from facerec.base.files import exclusive
+from facerec.base.limits import Count, Flags
 from facerec.commands.cli import Console, followed, run_command
 from facerec.commands.embedder import print_notes
 from facerec.commands.recipes import open_data, open_targets, recipe_argument
-from facerec.errors import CheckpointError
-from facerec.files import exclusive
-from facerec.limits import Count, Flags
 from facerec.report import words
 from facerec.report.progress import progress_bar
 from facerec.report.table import print_facts

@@ -13,6 +13,10 @@ import numpy as np
 import tyro
 
 import facerec
+from facerec.base.defaults import Compat
+from facerec.base.errors import MetricError
+from facerec.base.files import write_json
+from facerec.base.progress import section
 from facerec.commands.cli import Console, exit_on_error, run_command
 from facerec.commands.embedder import (
     DEFAULT,
@@ -24,13 +28,9 @@ from facerec.commands.embedder import (
     print_several,
     print_unlike,
 )
-from facerec.commands.figures import FIGURES, Figures, Verified, tell
 from facerec.commands.known_overlaps import given_overlap, training_overlaps, without_known
 from facerec.commands.sources import open_benches
-from facerec.defaults import Compat
-from facerec.errors import MetricError
-from facerec.files import write_json
-from facerec.progress import section
+from facerec.commands.verified import FIGURES, Figures, Verified, tell
 from facerec.records.images import SUFFIXES
 from facerec.report.progress import progress_bar
 from facerec.report.table import Table, print_facts

@@ -9,7 +9,7 @@ from pathlib import Path
 import tyro
 
 from facerec.commands.cli import Console, named_columns, run_command
-from facerec.commands.figures import FIGURES, Figures, Verified, tell
+from facerec.commands.verified import FIGURES, Figures, Verified, tell
 
 
 def verify_scores(

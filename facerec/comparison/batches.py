@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from facerec.errors import DatasetError
+from facerec.base.errors import DatasetError
 
 
 def class_batches(

@@ -17,10 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from facerec.base.errors import DatasetError
 from facerec.comparison.image_sets import ImageSet, ordered, refuse_bench_name
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import read_embeddings
-from facerec.errors import DatasetError
 
 Features = NDArray[np.float32]
 

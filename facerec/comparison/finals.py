@@ -16,15 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from facerec.base.defaults import ClusterMetric
+from facerec.base.errors import ComparisonError
+from facerec.base.files import atomic_path, open_file
+from facerec.base.recipe import from_dict, to_dict
 from facerec.comparison.fit import ArmTrainer, Fit
 from facerec.comparison.image_sets import ImageSet
 from facerec.comparison.protocol import METRICS, RECALLS, Protocol
 from facerec.comparison.retrieval import Retrieval, clustering, retrieve
 from facerec.comparison.splits import ClassSplit, select_classes
-from facerec.defaults import ClusterMetric
-from facerec.errors import ComparisonError
-from facerec.files import atomic_path, open_file
-from facerec.recipe import from_dict, to_dict
 
 VIEWS = ("concatenated", "separated")
 """Of the figures on the test classes."""

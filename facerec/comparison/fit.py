@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from facerec.base.errors import MetricError
 from facerec.comparison.batches import class_batches, derived_seed
 from facerec.comparison.features import FeatureSet
 from facerec.comparison.image_sets import ImageSet
@@ -21,7 +22,6 @@ from facerec.comparison.retrieval import retrieve
 from facerec.comparison.splits import Fold, select_classes
 from facerec.comparison.transforms import BatchReader, Transform
 from facerec.comparison.trunks import Trunk, create_trunk
-from facerec.errors import MetricError
 from facerec.heads.output import LossOutput
 from facerec.training.optimization import parameter_groups
 from facerec.training.step import Stepper

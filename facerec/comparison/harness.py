@@ -24,6 +24,18 @@ import numpy as np
 import torch
 from torch import nn
 
+from facerec.base.errors import ComparisonError, message_line
+from facerec.base.files import (
+    check_no_links,
+    full_disk_sentence,
+    open_file,
+    parse_json,
+    read_file,
+    sha256,
+    write_json,
+)
+from facerec.base.progress import Progress
+from facerec.base.recipe import differences
 from facerec.comparison.batches import derived_seed
 from facerec.comparison.features import FeatureData, open_features
 from facerec.comparison.finals import (
@@ -48,18 +60,6 @@ from facerec.comparison.retrieval import clustering
 from facerec.comparison.search import Search, Trial, best_of, optuna
 from facerec.comparison.splits import ClassSplit, split_classes
 from facerec.comparison.trunks import Trunk, read_recipe
-from facerec.errors import ComparisonError, message_line
-from facerec.files import (
-    check_no_links,
-    full_disk_sentence,
-    open_file,
-    parse_json,
-    read_file,
-    sha256,
-    write_json,
-)
-from facerec.progress import Progress
-from facerec.recipe import differences
 from facerec.records.synthetic import SyntheticSet, write_synthetic
 from facerec.report.documents import provenance_of
 

@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from facerec.errors import DatasetError, ImageError, message_line
-from facerec.files import sha256
+from facerec.base.errors import DatasetError, ImageError, message_line
+from facerec.base.files import sha256
 from facerec.records.decode import decode_image
 from facerec.records.images import (
     FolderImages,

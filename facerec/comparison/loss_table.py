@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from facerec.base.libraries import Library
 from facerec.comparison import pair_losses
 from facerec.comparison.ranges import Range
 from facerec.heads import classifier
-from facerec.libraries import Library
 
 _LOSSES = Library("pytorch_metric_learning.losses", "'facerec[compare]'")
 _MINERS = Library("pytorch_metric_learning.miners", "'facerec[compare]'")

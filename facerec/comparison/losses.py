@@ -21,11 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from facerec.base.errors import FacerecError, RecipeError, TrainingError, message_line
+from facerec.base.limits import LARGEST, MOST, Checked, shown
 from facerec.comparison.loss_table import TABLE, Entry, Formula, Setting, Shape, Value, searched
 from facerec.comparison.ranges import Range
-from facerec.errors import FacerecError, RecipeError, TrainingError, message_line
 from facerec.heads import classifier, margins
-from facerec.limits import LARGEST, MOST, Checked, shown
 
 __all__ = ["HEADS", "Loss", "LossModule", "MarginHead", "MetricLoss", "searched"]
 

@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 
+from facerec.base.errors import RecipeError, TrainingError, message_line
+from facerec.base.files import sha256
+from facerec.base.limits import shown
+from facerec.base.recipe import run_python
 from facerec.comparison.loss_table import TABLE, Entry, Formula, Setting, Shape
 from facerec.comparison.losses import HEADS, Loss, LossModule, MarginHead, MetricLoss
-from facerec.errors import RecipeError, TrainingError, message_line
-from facerec.files import sha256
-from facerec.limits import shown
-from facerec.recipe import run_python
 
 
 def as_loss(given: Any) -> Loss:

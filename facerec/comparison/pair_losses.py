@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from facerec.errors import TrainingError
+from facerec.base.errors import TrainingError
 
 _SMALLEST_NORM = 1e-6  # below it vectors are not normalised further, which bounds the gradient
 _SAME_IMAGE = 1e-5  # positives this close to cosine 1 are dropped by the multi-similarity loss

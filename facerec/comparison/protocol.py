@@ -14,18 +14,9 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any, Literal, TypeVar
 
-from facerec.comparison.features import FeatureData
-from facerec.comparison.image_sets import ImageData
-from facerec.comparison.losses import Loss, MetricLoss
-from facerec.comparison.own_losses import as_loss
-from facerec.comparison.ranges import Range
-from facerec.comparison.splits import Numbering
-from facerec.comparison.transforms import CropTransform, FaceTransform
-from facerec.comparison.trunks import FEATURES, Trunk
-from facerec.defaults import ClusterMetric
-from facerec.errors import RecipeError
-from facerec.heads import NormPenalty
-from facerec.limits import (
+from facerec.base.defaults import ClusterMetric
+from facerec.base.errors import RecipeError
+from facerec.base.limits import (
     MOST,
     Checked,
     Count,
@@ -34,7 +25,16 @@ from facerec.limits import (
     ProperShare,
     Seed,
 )
-from facerec.recipe import differences, to_dict
+from facerec.base.recipe import differences, to_dict
+from facerec.comparison.features import FeatureData
+from facerec.comparison.image_sets import ImageData
+from facerec.comparison.losses import Loss, MetricLoss
+from facerec.comparison.own_losses import as_loss
+from facerec.comparison.ranges import Range
+from facerec.comparison.splits import Numbering
+from facerec.comparison.transforms import CropTransform, FaceTransform
+from facerec.comparison.trunks import FEATURES, Trunk
+from facerec.heads import NormPenalty
 from facerec.records.synthetic import SyntheticSet
 from facerec.training import Optimizer, RMSprop
 

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from facerec.errors import RecipeError
-from facerec.limits import Checked
+from facerec.base.errors import RecipeError
+from facerec.base.limits import Checked
 
 _FLOOR = 1e-4
 """Smallest weight of a penalty that a search tells from 0 (comparison.md §6.2 of the protocol)."""

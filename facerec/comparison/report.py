@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from facerec.comparison.figures import arm_figure
+from facerec.base.errors import ComparisonError
+from facerec.base.files import atomic_path, json_bytes
+from facerec.base.recipe import to_dict
+from facerec.comparison.plots import arm_figure
 from facerec.comparison.summary import HEADLINE, Summary, too_few_seeds
 from facerec.comparison.tables import (
     arm_table,
@@ -18,13 +21,10 @@ from facerec.comparison.tables import (
     plus_minus,
     to_latex,
 )
-from facerec.errors import ComparisonError
-from facerec.files import atomic_path, json_bytes
-from facerec.recipe import to_dict
 from facerec.report import documents
 from facerec.report.csv_tables import to_csv
-from facerec.report.figures import Drawings
 from facerec.report.page import FindingLine, Folded, Listed, Page, Section, Terms, Text
+from facerec.report.plotting import Drawings
 from facerec.report.table import facts_table
 from facerec.report.tidy import records
 from facerec.report.words import counted, limits, number, sentence, setting

@@ -23,10 +23,10 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from facerec.defaults import ClusterMetric
-from facerec.devices import exact_products
-from facerec.errors import MetricError
-from facerec.libraries import Library
+from facerec.base.defaults import ClusterMetric
+from facerec.base.devices import exact_products
+from facerec.base.errors import MetricError
+from facerec.base.libraries import Library
 from facerec.statistics.identification import count_equal
 from facerec.verification.unit_rows import row_norms, unit_rows
 

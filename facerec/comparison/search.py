@@ -20,6 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from facerec.base.errors import ComparisonError, message_line
+from facerec.base.files import open_regular
+from facerec.base.libraries import Library
+from facerec.base.recipe import to_dict
 from facerec.comparison.batches import derived_seed
 from facerec.comparison.fit import Fit
 from facerec.comparison.protocol import (
@@ -31,10 +35,6 @@ from facerec.comparison.protocol import (
     digest,
     shared_ranges,
 )
-from facerec.errors import ComparisonError, message_line
-from facerec.files import open_regular
-from facerec.libraries import Library
-from facerec.recipe import to_dict
 
 if TYPE_CHECKING:
     import optuna

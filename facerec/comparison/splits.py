@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from facerec.errors import DatasetError
+from facerec.base.errors import DatasetError
 
 Numbering = Literal["kfold", "mlrc"]
 Classes = NDArray[np.int64]

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from facerec.base.recipe import differences, to_dict
 from facerec.comparison.finals import MODELS, VIEWS, FinalRun
 from facerec.comparison.fit import SELECTED_BY, Fit
 from facerec.comparison.harness import ArmResult, Results
@@ -31,7 +32,6 @@ from facerec.comparison.significance import (
     rank_correlation,
     smallest_difference,
 )
-from facerec.recipe import differences, to_dict
 from facerec.report.estimate import Estimate
 from facerec.report.words import counted
 

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from facerec.backbones import Preprocessing, normalize
+from facerec.base.errors import ImageError, RecipeError
+from facerec.base.limits import Checked, Count, Number, Positive
 from facerec.comparison.image_sets import ImageSet
-from facerec.errors import ImageError, RecipeError
-from facerec.limits import Checked, Count, Number, Positive
 from facerec.records.augment import Augmentation, sample_generator
 
 Image = NDArray[np.uint8]

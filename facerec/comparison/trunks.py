@@ -22,11 +22,11 @@ from torch.nn.utils import parametrizations
 from facerec.backbones import Backbone, create_backbone
 from facerec.backbones.registry import embedding_batch_norm, full_precision, scaled
 from facerec.backbones.timm_adapter import TIMM, TimmBackbone
+from facerec.base.errors import ModelError, RecipeError
+from facerec.base.limits import Checked, Count, Positive
 from facerec.embedding.model import load_model
 from facerec.embedding.state_dict import COUNTER, own_names, own_note, read_state_dict
 from facerec.embedding.torch_model import TorchModel, load_state_dict_file
-from facerec.errors import ModelError, RecipeError
-from facerec.limits import Checked, Count, Positive
 
 SMALL_CNN = "small_cnn"
 FEATURES = "features"

@@ -20,12 +20,12 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from facerec.errors import DatasetError, ImageError, ModelError, message_line
-from facerec.files import check_regular, sha256
-from facerec.libraries import cv2, needed
-from facerec.names import is_missing, same_name
+from facerec.base.errors import DatasetError, ImageError, ModelError, message_line
+from facerec.base.files import check_regular, sha256
+from facerec.base.libraries import cv2, needed
+from facerec.base.names import is_missing, same_name
+from facerec.base.tables import TextTable
 from facerec.records.decode import has_template
-from facerec.tables import TextTable
 
 # Left eye, right eye, nose, left and right corner of the mouth, as x and y in a 112×112 crop.
 # Left is the viewer's left.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
 
-from facerec.errors import ModelError
-from facerec.files import atomic_path, read_file, sha256
+from facerec.base.errors import ModelError
+from facerec.base.files import atomic_path, read_file, sha256
 
 BUNDLE_SCHEMA = "facerec.bundle/1"
 NOTE_FILE = "facerec.json"

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from facerec.backbones.preprocessing import Preprocessing
+from facerec.base.errors import FacerecError, ModelError, fault, printable
+from facerec.base.files import parse_json, read_file
+from facerec.base.recipe import check, from_dict
 from facerec.embedding.face_score import FaceScore
 from facerec.embedding.onnx_preprocessing import UNSCALED
 from facerec.embedding.score_calibration import ScoreCalibration
-from facerec.errors import FacerecError, ModelError, fault, printable
-from facerec.files import parse_json, read_file
-from facerec.recipe import check, from_dict
 from facerec.statistics.operating_points import parse_rate
 
 SCHEMA = "facerec.model_calibration/1"

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from facerec.base.errors import DatasetError
+from facerec.base.files import parse_json
 from facerec.embedding.extraction import Embeddings
-from facerec.errors import DatasetError
-from facerec.files import parse_json
 from facerec.records.images import check_unique
 
 FORMAT = 1

@@ -16,11 +16,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
+from facerec.base.environment import available_cores
+from facerec.base.errors import ModelError, message_line
+from facerec.base.libraries import needed
 from facerec.embedding.onnx_file import OnnxFile
 from facerec.embedding.trial import run_apart
-from facerec.environment import available_cores
-from facerec.errors import ModelError, message_line
-from facerec.libraries import needed
 
 Images = npt.NDArray[np.float32] | npt.NDArray[np.uint8]
 EngineName = Literal["onnxruntime", "openvino"]

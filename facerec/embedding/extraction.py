@@ -13,16 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 import facerec
+from facerec.base.errors import ImageError, RecordError
+from facerec.base.large_arrays import empty
+from facerec.base.names import same_names
+from facerec.base.progress import Progress
+from facerec.base.threads import batches_ahead
 from facerec.embedding.align import Aligner, NotAcquiredError, face_template
 from facerec.embedding.model import EmbeddingModel, shifted
 from facerec.embedding.photo_faces import EveryFace, PhotoFace
-from facerec.errors import ImageError, RecordError
-from facerec.large_arrays import empty
-from facerec.names import same_names
-from facerec.progress import Progress
 from facerec.records.decode import decode_image
 from facerec.records.images import ImageSource
-from facerec.threads import batches_ahead
 
 Image = npt.NDArray[np.uint8]
 

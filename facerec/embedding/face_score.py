@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from facerec.base.libraries import cv2
+from facerec.base.progress import Progress
+from facerec.base.recipe import check
 from facerec.embedding.extraction import extract
 from facerec.embedding.model import EmbeddingModel, shifted
-from facerec.libraries import cv2
-from facerec.progress import Progress
-from facerec.recipe import check
 from facerec.statistics.intervals import wilson
 
 Image = NDArray[np.uint8]
@@ -155,7 +155,7 @@ class FaceScore:
             flip: whether mirror images are added.
             faces: some of these faces, uint8 RGB ``(n, H, W, 3)`` as they come; without them there
                 is one centre, and nobody knows what the score does with poor faces.
-            progress: see `facerec.progress.Progress`.
+            progress: see `facerec.base.progress.Progress`.
         """
         placed = model.with_preprocessing(model.preprocessing)
         size, generator = model.image_size, np.random.default_rng(0)

@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from facerec.base.errors import DatasetError
+from facerec.base.files import atomic_path, sha256
+from facerec.base.large_arrays import as_type
+from facerec.base.npz import ArchiveError, read_arrays, write_arrays
+from facerec.base.other_kinds import other_kind
 from facerec.embedding.check import FORMAT, IDS, MAX_BYTES, SUBJECTS, VECTORS, checked, parse_note
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.parquet import SUFFIX, is_shards, list_shards, read_parquet, write_parquet
-from facerec.errors import DatasetError
-from facerec.files import atomic_path, sha256
-from facerec.large_arrays import as_type
-from facerec.npz import ArchiveError, read_arrays, write_arrays
-from facerec.other_kinds import other_kind
 
 _FAILURES = ("failure_rows", "failure_reasons")
 _OPTIONAL = ("subjects", "face_scores", "digests")
@@ -67,7 +67,7 @@ def is_embeddings(path: str | Path) -> bool:
 def read_embeddings(path: str | Path, numbered: bool = False) -> Embeddings:
     """Read an embeddings file without running anything that it may contain.
 
-    Vectors of more than some MiB lie on the disk, see `facerec.large_arrays`.
+    Vectors of more than some MiB lie on the disk, see `facerec.base.large_arrays`.
 
     Files of others are taken too: an ``.npz`` with ``vectors``, ``embeddings`` or ``features``
     ``(N, D)``, and ``ids``, ``names``, ``image_id`` or ``images`` ``(N,)``, perhaps ``subjects`` or

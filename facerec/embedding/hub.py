@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 import facerec
+from facerec.base.errors import MissingExtraError, ModelError, message_line
 from facerec.embedding.bundle import (
     MODEL_FILE,
     NOTE_FILE,
@@ -21,7 +22,6 @@ from facerec.embedding.bundle import (
     VARIANTS_FOLDER,
     is_bundle,
 )
-from facerec.errors import MissingExtraError, ModelError, message_line
 
 PATTERNS = [NOTE_FILE, SUMS_FILE, ONNX_FILE, f"{VARIANTS_FOLDER}/*.onnx", "triton/*"]
 """What belongs to a bundle; of a repository nothing else is fetched but ``model.safetensors``."""

@@ -17,14 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from facerec.backbones.preprocessing import PerChannel, Preprocessing, normalize_array
+from facerec.base.errors import ImageError, ModelError
+from facerec.base.files import sha256
+from facerec.base.recipe import to_dict
 from facerec.embedding.bundle import MODEL_FILE, bundle_file, is_bundle
 from facerec.embedding.engines import EngineName, Precision, open_engine
 from facerec.embedding.hub import fetch_model, is_hub_name, parse_hub_name
 from facerec.embedding.onnx_file import OnnxFile, read_onnx
 from facerec.embedding.onnx_preprocessing import PixelGuess, guess_preprocessing
-from facerec.errors import ImageError, ModelError
-from facerec.files import sha256
-from facerec.recipe import to_dict
 
 if TYPE_CHECKING:
     import torch

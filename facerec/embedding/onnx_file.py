@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from facerec.errors import ModelError, message_line
-from facerec.files import parse_json, read_file
-from facerec.libraries import needed
+from facerec.base.errors import ModelError, message_line
+from facerec.base.files import parse_json, read_file
+from facerec.base.libraries import needed
 
 METADATA_KEY = "facerec"
 """The entry of ``metadata_props`` in which facerec's own exports say all about themselves."""

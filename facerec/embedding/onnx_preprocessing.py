@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.backbones.preprocessing import Preprocessing, numbers_words
+from facerec.base.errors import ModelError, RecipeError
+from facerec.base.recipe import from_dict
 from facerec.embedding.onnx_file import METADATA_KEY, OnnxFile
-from facerec.errors import ModelError, RecipeError
-from facerec.recipe import from_dict
 
 UNSCALED = Preprocessing("rgb", 0.0, 1.0)
 """For a graph that normalises by itself: pixels 0…255."""

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from facerec.base.errors import ModelError, message_line
 from facerec.embedding.engines import open_engine
 from facerec.embedding.onnx_file import OnnxFile
 from facerec.embedding.onnx_preprocessing import leading_scaling
-from facerec.errors import ModelError, message_line
 
 TOLERANCE = 1e-3
 """Largest difference of embeddings from the file's, as a share of their length. Layers that change

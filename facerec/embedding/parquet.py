@@ -17,6 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from facerec.base.errors import DatasetError, MissingExtraError
+from facerec.base.files import check_regular, parse_json, read_file
+from facerec.base.large_arrays import empty
+from facerec.base.shards import is_pattern, shard_paths
 from facerec.embedding.check import (
     BLOCK,
     IDS,
@@ -27,11 +31,7 @@ from facerec.embedding.check import (
     parse_note,
 )
 from facerec.embedding.extraction import Embeddings
-from facerec.errors import DatasetError, MissingExtraError
-from facerec.files import check_regular, parse_json, read_file
-from facerec.large_arrays import empty
 from facerec.records.images import text_array
-from facerec.shards import is_pattern, shard_paths
 
 SUFFIX = ".parquet"
 JOB_FILE = "job.json"

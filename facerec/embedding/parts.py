@@ -12,11 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from facerec.embedding.calibration import ModelCalibration
-from facerec.embedding.extraction import Embeddings
-from facerec.embedding.file import read_embeddings, write_embeddings
-from facerec.errors import DatasetError
-from facerec.files import (
+from facerec.base.errors import DatasetError
+from facerec.base.files import (
     NOTE,
     check_no_link,
     fsync_directory,
@@ -25,9 +22,12 @@ from facerec.files import (
     read_file,
     write_json,
 )
-from facerec.large_arrays import empty
-from facerec.names import same_names
-from facerec.recipe import differences
+from facerec.base.large_arrays import empty
+from facerec.base.names import same_names
+from facerec.base.recipe import differences
+from facerec.embedding.calibration import ModelCalibration
+from facerec.embedding.extraction import Embeddings
+from facerec.embedding.file import read_embeddings, write_embeddings
 from facerec.records.images import check_unique
 
 BATCHES_PER_CHUNK = 8
@@ -125,7 +125,7 @@ class EmbeddingsWriter:
     def finish(self) -> Embeddings:
         """Join the parts into the file, remove them, and return what it holds.
 
-        Vectors that are many lie on the disk, see `facerec.large_arrays`.
+        Vectors that are many lie on the disk, see `facerec.base.large_arrays`.
 
         Raises:
             DatasetError: parts are missing or damaged, or the file cannot be written.

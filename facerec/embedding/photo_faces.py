@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from facerec.base.errors import FacerecError, ImageError, RecordError
+from facerec.base.progress import Progress
+from facerec.base.threads import batches_ahead
 from facerec.embedding.align import Aligner, Detector, Points
-from facerec.errors import FacerecError, ImageError, RecordError
-from facerec.progress import Progress
 from facerec.records.decode import decode_image
 from facerec.records.images import ImageSource, text_array
-from facerec.threads import batches_ahead
 
 
 class PhotoFace(NamedTuple):

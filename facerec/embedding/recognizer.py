@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from facerec.base.errors import DatasetError, ImageError, MetricError, ModelError
+from facerec.base.files import read_file
 from facerec.embedding.align import (
     MISPLACED,
     NO_DETECTOR,
@@ -43,8 +45,6 @@ from facerec.embedding.extraction import (
 from facerec.embedding.file import read_embeddings, write_embeddings
 from facerec.embedding.model import EmbeddingModel, load_model
 from facerec.embedding.score_calibration import Evidence
-from facerec.errors import DatasetError, ImageError, MetricError, ModelError
-from facerec.files import read_file
 from facerec.records.decode import decode_image
 from facerec.records.images import FolderImages
 from facerec.statistics.operating_points import Rate, parse_rate

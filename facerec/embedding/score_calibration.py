@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from facerec.errors import FacerecError, ModelError, fault, printable
-from facerec.recipe import check
+from facerec.base.errors import FacerecError, ModelError, fault, printable
+from facerec.base.recipe import check
 from facerec.statistics.calibration import LikelihoodRatio
 
 SCHEMA = "facerec.score_calibration/1"

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from facerec.errors import ModelError, message_line
-from facerec.files import open_file
+from facerec.base.errors import ModelError, message_line
+from facerec.base.files import open_file
 
 _DEPTH = 8
 """Mappings inside mappings that are looked into."""

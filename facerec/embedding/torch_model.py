@@ -25,14 +25,14 @@ from facerec.backbones import (
     normalize,
     registered_by,
 )
-from facerec.devices import HostCopy, choose_device, true_float32
+from facerec.base.devices import HostCopy, choose_device, true_float32
+from facerec.base.errors import ModelError, RecipeError, message_line
+from facerec.base.files import atomic_path, parse_json, sha256
+from facerec.base.recipe import from_dict, to_dict
 from facerec.embedding.engines import Precision
 from facerec.embedding.model import MODEL_FILE, EmbeddingModel, Finish
 from facerec.embedding.onnx_preprocessing import stated_preprocessing
 from facerec.embedding.state_dict import COUNTER, own_names, read_state_dict
-from facerec.errors import ModelError, RecipeError, message_line
-from facerec.files import atomic_path, parse_json, sha256
-from facerec.recipe import from_dict, to_dict
 
 FORMAT = 1
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
-from facerec.errors import ModelError
+from facerec.base.errors import ModelError
 
 TRIAL_SECONDS = 120
 """Within which a library must have loaded a file and embedded one image."""

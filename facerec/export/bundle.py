@@ -13,6 +13,10 @@ from typing import Any
 import numpy as np
 
 import facerec
+from facerec.base.errors import ExportError, FacerecError
+from facerec.base.files import atomic_folder, check_replaceable, json_bytes, read_file
+from facerec.base.progress import Progress, section
+from facerec.base.recipe import to_dict
 from facerec.embedding.align import face_template
 from facerec.embedding.bundle import (
     BUNDLE_SCHEMA,
@@ -29,7 +33,6 @@ from facerec.embedding.bundle import (
 from facerec.embedding.model import OnnxModel
 from facerec.embedding.onnx_file import METADATA_FORMAT, METADATA_KEY, OnnxFile, parse_onnx
 from facerec.embedding.torch_model import TorchModel
-from facerec.errors import ExportError, FacerecError
 from facerec.export.cards import bundle_card, evaluation_entries, training_facts
 from facerec.export.consumers import ConsumerRow, check_consumers
 from facerec.export.graph import export_graph
@@ -38,9 +41,6 @@ from facerec.export.parity import Bar, ParityRow, check_parity, sample_faces
 from facerec.export.quantize import calibration_images, quantize_int8
 from facerec.export.thresholds import Threshold, result_thresholds
 from facerec.export.triton import model_id, triton_config
-from facerec.files import atomic_folder, check_replaceable, json_bytes, read_file
-from facerec.progress import Progress, section
-from facerec.recipe import to_dict
 from facerec.verification import Bench, VerificationResult, evaluate_bench
 from facerec.verification.compare import PairedComparison, compare
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import jinja2
 
-from facerec.errors import printable
+from facerec.base.errors import printable
 from facerec.export.tables import consumers_table, parity_table, rate_words, thresholds_table
 from facerec.report import words
 from facerec.report.table import escape_markdown

@@ -14,12 +14,13 @@ from typing import Literal
 import numpy as np
 
 from facerec.backbones.preprocessing import Preprocessing, normalize_array
+from facerec.base.errors import ExportError, message_line
+from facerec.base.files import read_file
 from facerec.embedding import TorchModel
 from facerec.embedding.engines import Engine, OnnxruntimeEngine, OpenVinoEngine
 from facerec.embedding.onnx_file import MAX_BYTES, OnnxFile, parse_onnx
 from facerec.embedding.onnx_preprocessing import guess_preprocessing
 from facerec.embedding.trial import run_apart
-from facerec.errors import ExportError, message_line
 from facerec.export.graph import quiet
 from facerec.export.parity import (
     Bar,
@@ -29,7 +30,6 @@ from facerec.export.parity import (
     torch_embeddings,
     torch_rounding,
 )
-from facerec.files import read_file
 
 Outcome = Literal["same", "not installed", "cannot load", "not suited"]
 

@@ -22,11 +22,11 @@ from torch import nn
 import facerec
 from facerec.backbones import Preprocessing
 from facerec.backbones.preprocessing import numbers_words
-from facerec.defaults import OPSET
+from facerec.base.defaults import OPSET
+from facerec.base.errors import ExportError, message_line
+from facerec.base.libraries import needed
 from facerec.embedding.onnx_file import METADATA_KEY
-from facerec.errors import ExportError, message_line
 from facerec.export.rewrites import Graph
-from facerec.libraries import needed
 
 INPUT = "data"
 OUTPUT = "embedding"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import facerec
+from facerec.base.errors import ExportError, message_line
 from facerec.embedding.bundle import EVALUATIONS_FILE
 from facerec.embedding.hub import PATTERNS, REPOSITORY, hub_library
-from facerec.errors import ExportError, message_line
 
 
 def check_push(repository: str, license: str | None) -> None:

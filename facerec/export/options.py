@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from facerec.defaults import OPSET
-from facerec.limits import Flags, NonNegative
+from facerec.base.defaults import OPSET
+from facerec.base.limits import Flags, NonNegative
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ import numpy.typing as npt
 import torch
 
 from facerec.backbones.preprocessing import Preprocessing, normalize_array
+from facerec.base.errors import ExportError
 from facerec.embedding import TorchModel
 from facerec.embedding.engines import OnnxruntimeEngine
 from facerec.embedding.onnx_file import OnnxFile
 from facerec.embedding.onnx_preprocessing import guess_preprocessing
-from facerec.errors import ExportError
 from facerec.export.graph import copy_for_export
 from facerec.records.faces import DrawnFace, draw_circumstances
 

@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.backbones.preprocessing import Preprocessing, normalize_array
+from facerec.base.errors import ExportError
+from facerec.base.libraries import needed
+from facerec.base.recipe import from_dict
 from facerec.embedding.engines import session_options
 from facerec.embedding.onnx_file import parse_onnx
-from facerec.errors import ExportError
 from facerec.export.graph import INPUT, quiet, serialized
 from facerec.export.rewrites import split_batch_norms, split_prelus
-from facerec.libraries import needed
-from facerec.recipe import from_dict
 from facerec.records.decode import decode_image
 from facerec.records.images import FolderImages, ImageSource, PackImages
 from facerec.records.packs import read_pack

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import stdtr, stdtrit
 
-from facerec.defaults import PERMUTATIONS, REPLICATES
-from facerec.errors import MetricError
+from facerec.base.defaults import PERMUTATIONS, REPLICATES
+from facerec.base.errors import MetricError
 from facerec.fairness.norms import INDEPENDENT_SUBJECTS, Array, SubjectNorms, estimate_of
 from facerec.fairness.variance_shares import (
     NO_INTERVAL,

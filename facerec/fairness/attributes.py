@@ -18,8 +18,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from facerec.base.errors import DatasetError
+from facerec.base.names import is_missing
+from facerec.base.tables import TextTable
 from facerec.embedding.extraction import Embeddings
-from facerec.errors import DatasetError
 from facerec.fairness.groupings import (
     ALL_GROUPS,
     EVERYBODY,
@@ -31,9 +33,7 @@ from facerec.fairness.groupings import (
     contradictory,
     form_groupings,
 )
-from facerec.names import is_missing
 from facerec.records.images import check_unique, text_array
-from facerec.tables import TextTable
 
 MOST_NUMBERS = 12
 """Different numbers that are taken for groups, such as grades; more of them are measurements."""
@@ -152,7 +152,7 @@ def read_attributes(
     own, for sets that do not say who is who.
 
     Args:
-        path: a table that `facerec.tables` reads: UTF-8 or UTF-16; commas, semicolons or tabs.
+        path: a table that `facerec.base.tables` reads: UTF-8 or UTF-16; commas, semicolons or tabs.
         groups: columns of attributes; what `is_missing` is not recorded.
         subject: column of the subject.
         allow_inferred: take labels whose source does not begin as one of `RECORDED`.

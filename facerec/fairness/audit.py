@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import facerec
+from facerec.base.errors import DatasetError, MetricError
+from facerec.base.progress import Progress
 from facerec.embedding.extraction import Embeddings, constant
 from facerec.embedding.placement import alike_note
-from facerec.errors import DatasetError, MetricError
 from facerec.fairness import rows as names
 from facerec.fairness.association import associate
 from facerec.fairness.attributes import (
@@ -49,7 +50,6 @@ from facerec.fairness.rates import (
     listed_rates,
 )
 from facerec.fairness.result import DEFAULTS, Audit, AuditSettings
-from facerec.progress import Progress
 from facerec.report.estimate import Estimate
 from facerec.report.tidy import tidy
 from facerec.statistics.clustered import ClusteredShare

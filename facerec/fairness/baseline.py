@@ -15,8 +15,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from facerec.base.errors import MetricError
 from facerec.embedding.extraction import Embeddings
-from facerec.errors import MetricError
 from facerec.fairness.attributes import check_raw
 from facerec.fairness.differentials import NAMES, differentials, max_over_geomean
 from facerec.fairness.norms import (

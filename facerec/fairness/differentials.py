@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
-from facerec.defaults import REPLICATES
-from facerec.errors import MetricError
+from facerec.base.defaults import REPLICATES
+from facerec.base.errors import MetricError
 from facerec.fairness import rows as names
 from facerec.fairness.groupings import ALL_GROUPS
 from facerec.fairness.rates import ErrorsAt, GroupErrors, Of

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from facerec.errors import DatasetError
+from facerec.base.errors import DatasetError
 
 UNKNOWN = -1
 """Code of an image whose subject or group is not known."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from facerec.errors import MetricError
+from facerec.base.errors import MetricError
 from facerec.fairness import rows as names
 from facerec.fairness.groupings import ALL_GROUPS, Grouping
 from facerec.report.estimate import Estimate

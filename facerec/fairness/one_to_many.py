@@ -23,14 +23,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from facerec.defaults import AUDIT_FPIR_TARGETS
+from facerec.base.defaults import AUDIT_FPIR_TARGETS
+from facerec.base.errors import DatasetError, MetricError
+from facerec.base.limits import Checked, Seed
 from facerec.embedding.extraction import Embeddings
-from facerec.errors import DatasetError, MetricError
 from facerec.fairness import rows as names
 from facerec.fairness.attributes import Joined
 from facerec.fairness.differentials import FEW_ERRORS
 from facerec.fairness.groupings import EVERYBODY, OTHERS, UNKNOWN, Grouping
-from facerec.limits import Checked, Seed
 from facerec.report.conclusions import ALPHA
 from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import ClusteredShare

@@ -12,23 +12,23 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from facerec.base.files import check_replaceable, json_bytes, parse_json, read_file, write_folder
 from facerec.fairness import rows as names
 from facerec.fairness.baseline import READING
 from facerec.fairness.differentials import MEASURES, NAMES
-from facerec.fairness.figures import pictures
 from facerec.fairness.findings import BESIDE, at_threshold, verdict
 from facerec.fairness.groupings import ALL_GROUPS, EVERYBODY
 from facerec.fairness.norm_errors import BINS
+from facerec.fairness.plots import pictures
 from facerec.fairness.result import SCHEMA, Audit
 from facerec.fairness.rows import estimate
-from facerec.files import check_replaceable, json_bytes, parse_json, read_file, write_folder
 from facerec.report import words
 from facerec.report.conclusions import of_test
 from facerec.report.csv_tables import to_csv
 from facerec.report.documents import files_listed
 from facerec.report.estimate import Estimate
-from facerec.report.figures import Drawing, data_uri, draw
 from facerec.report.page import FindingLine, Listed, Page, Section, Terms
+from facerec.report.plotting import Drawing, data_uri, draw
 from facerec.report.table import Cell, Table, escape_markdown
 from facerec.report.tidy import OF_PAIRS
 

@@ -15,12 +15,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from facerec.defaults import FMR_TARGETS
-from facerec.errors import MetricError
+from facerec.base.defaults import FMR_TARGETS
+from facerec.base.errors import MetricError
+from facerec.base.large_arrays import take
+from facerec.base.progress import Progress
 from facerec.fairness import rows
 from facerec.fairness.groupings import UNKNOWN
-from facerec.large_arrays import take
-from facerec.progress import Progress
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.operating_points import OperatingPoint, operating_point
 from facerec.statistics.rates import operating_points
@@ -134,7 +134,7 @@ def fix_on_all_pairs(
         subject: number or name of the subject on each image, ``(m,)``.
         targets: nominal FMRs.
         source: names these data in reports.
-        progress: see `facerec.progress.Progress`.
+        progress: see `facerec.base.progress.Progress`.
 
     Raises:
         MetricError: no mated or no non-mated pair, or an impossible target.
@@ -264,7 +264,7 @@ def all_pairs_rates(
         given: a threshold that comes before these.
         family: of each subject, ``(G,)``, left out as a whole for the intervals; by default each
             subject alone.
-        progress: see `facerec.progress.Progress`.
+        progress: see `facerec.base.progress.Progress`.
 
     Returns:
         One a grouping; an error where it has no pair.

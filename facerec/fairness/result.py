@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from facerec.defaults import FMR_TARGETS, PERMUTATIONS, REPLICATES
-from facerec.errors import DatasetError
+from facerec.base.defaults import FMR_TARGETS, PERMUTATIONS, REPLICATES
+from facerec.base.errors import DatasetError
+from facerec.base.limits import Checked, Seed
 from facerec.fairness.norms import SubjectNorms
-from facerec.limits import Checked, Seed
 from facerec.report import tidy
 from facerec.report.conclusions import Conclusion
 from facerec.statistics.operating_points import parse_rate

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from facerec.errors import DatasetError
+from facerec.base.errors import DatasetError
 from facerec.fairness.attributes import (
     INFERRED,
     NO_VALUE,

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from facerec.lazy import lazy_names
+from facerec.base.lazy import lazy_names
 
 if TYPE_CHECKING:
     from facerec.galleries.alarms import find_alarms

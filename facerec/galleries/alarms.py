@@ -18,8 +18,9 @@ from contextlib import suppress
 import numpy as np
 import pandas as pd
 
-from facerec.defaults import OVERLAP_SHARE
-from facerec.errors import MetricError
+from facerec.base.defaults import OVERLAP_SHARE
+from facerec.base.errors import MetricError
+from facerec.base.progress import Progress
 from facerec.galleries.gallery import CALIBRATION_PROBES, Gallery
 from facerec.galleries.impostor_tail import (
     RANKS,
@@ -28,7 +29,6 @@ from facerec.galleries.impostor_tail import (
     fit_tail,
     standardise,
 )
-from facerec.progress import Progress
 from facerec.verification.unit_rows import row_norms
 
 FEWEST = 30

@@ -19,9 +19,10 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.special import log_ndtr, ndtri
 
-from facerec.devices import choose_device
+from facerec.base.devices import choose_device
+from facerec.base.errors import MetricError
+from facerec.base.progress import Progress
 from facerec.embedding.face_score import FALSE_REFUSALS
-from facerec.errors import MetricError
 from facerec.galleries.duplicates import duplicates
 from facerec.galleries.impostor_tail import accept
 from facerec.galleries.label_faults import (
@@ -34,7 +35,6 @@ from facerec.galleries.label_faults import (
     twins,
     wrong_labels,
 )
-from facerec.progress import Progress
 from facerec.records.proposals import Proposal
 from facerec.verification.unit_rows import row_norms, unit_rows
 
@@ -83,7 +83,7 @@ def clean_set(
         face_limit: score below which an image is none of a face; without it all are taken for one.
         across: look for duplicates among all pairs, not only those of one label.
         device: where to compute.
-        progress: see `facerec.progress.Progress`.
+        progress: see `facerec.base.progress.Progress`.
 
     Raises:
         MetricError: too few images of too few classes to compare.

@@ -8,11 +8,11 @@ from typing import Any
 
 import cv2
 
-from facerec.errors import DatasetError, FacerecError
-from facerec.files import atomic_path
+from facerec.base.errors import DatasetError, FacerecError
+from facerec.base.files import atomic_path
 from facerec.records.decode import decode_image
-from facerec.report.figures import data_uri
 from facerec.report.page import Page, Section
+from facerec.report.plotting import data_uri
 from facerec.report.table import Cell, Table
 
 SHOWN = 60

@@ -7,8 +7,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from facerec.base.progress import Progress
 from facerec.galleries.label_faults import Floats, Ints, Members
-from facerec.progress import Progress
 from facerec.verification.scoring.tiles import Sample, Tiles, images_of
 
 _NEARER = 3

@@ -29,11 +29,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from facerec.defaults import IndexKind
+from facerec.base.defaults import IndexKind
+from facerec.base.errors import DatasetError, MetricError
+from facerec.base.files import atomic_path, exclusive
+from facerec.base.large_arrays import take
+from facerec.base.names import same_name
+from facerec.base.npz import write_arrays
+from facerec.base.progress import Progress
 from facerec.embedding.extraction import Embeddings, image_digest
 from facerec.embedding.score_calibration import Evidence, ScoreCalibration
-from facerec.errors import DatasetError, MetricError
-from facerec.files import atomic_path, exclusive
 from facerec.galleries.gallery_file import (
     COLUMNS,
     DIGESTS,
@@ -45,10 +49,6 @@ from facerec.galleries.gallery_file import (
 from facerec.galleries.search import BLOCK, FaissIndex, group_sums, nearest
 from facerec.galleries.space import Space
 from facerec.galleries.threshold import DEPTH, Calibration, Fpir, left_out
-from facerec.large_arrays import take
-from facerec.names import same_name
-from facerec.npz import write_arrays
-from facerec.progress import Progress
 from facerec.records.images import text_array
 from facerec.statistics.calibration_checks import Likeness, likeness
 from facerec.statistics.operating_points import Rate

@@ -12,14 +12,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from facerec.base.errors import DatasetError, MetricError, fault
+from facerec.base.files import atomic_path, parse_json
+from facerec.base.libraries import Library
+from facerec.base.names import same_names
+from facerec.base.npz import read_arrays
 from facerec.embedding.score_calibration import ScoreCalibration
-from facerec.errors import DatasetError, MetricError, fault
-from facerec.files import atomic_path, parse_json
 from facerec.galleries.space import Space
 from facerec.galleries.threshold import Calibration
-from facerec.libraries import Library
-from facerec.names import same_names
-from facerec.npz import read_arrays
 from facerec.verification.unit_rows import row_norms
 
 pa = Library("pyarrow", "'facerec[parquet]'")

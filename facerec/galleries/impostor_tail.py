@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy.special import digamma, log_ndtr
 from scipy.stats import false_discovery_control
 
-from facerec.large_arrays import empty
+from facerec.base.large_arrays import empty
 
 RANKS = 6
 """Best scores of a row that are looked at; deeper ones say less about the tail."""

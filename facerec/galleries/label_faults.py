@@ -16,11 +16,11 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 
-from facerec.errors import MetricError
+from facerec.base.errors import MetricError
+from facerec.base.large_arrays import empty
+from facerec.base.progress import Progress
 from facerec.galleries.impostor_tail import RANKS, centre_and_spread, fit_tail, standardise
 from facerec.galleries.search import best_columns, group_sums
-from facerec.large_arrays import empty
-from facerec.progress import Progress
 from facerec.verification.unit_rows import row_norms
 
 Floats = NDArray[np.float64]

@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from facerec.defaults import OVERLAP_SHARE
-from facerec.devices import choose_device
+from facerec.base.defaults import OVERLAP_SHARE
+from facerec.base.devices import choose_device
+from facerec.base.errors import DatasetError, MetricError
+from facerec.base.progress import Progress
 from facerec.embedding.extraction import Embeddings
-from facerec.errors import DatasetError, MetricError
 from facerec.galleries.impostor_tail import (
     RANKS,
     accept,
@@ -27,7 +28,6 @@ from facerec.galleries.impostor_tail import (
     standardise,
 )
 from facerec.galleries.search import best_columns, group_sums
-from facerec.progress import Progress
 from facerec.verification.unit_rows import row_norms, unit_rows
 
 # Best ones kept of a row where several images may be of one subject whom nobody names.
@@ -166,7 +166,7 @@ def find_overlap(
         share: of the proposals that may be false, in (0, 1).
         device: where scores are computed, see `choose_device`.
         names: of both sets, for messages.
-        progress: see `facerec.progress.Progress`.
+        progress: see `facerec.base.progress.Progress`.
 
     Raises:
         DatasetError: embeddings without ids, of different lengths, or none that is usable.

@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from facerec.errors import DatasetError
-from facerec.files import atomic_path, parse_json, read_file, write_json
+from facerec.base.errors import DatasetError
+from facerec.base.files import atomic_path, parse_json, read_file, write_json
+from facerec.base.names import same_name
 from facerec.galleries.overlap import Overlap, Side
-from facerec.names import same_name
 from facerec.report import words
 from facerec.report.documents import provenance_of
 from facerec.training.run import fingerprint

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from facerec.large_arrays import empty, group_blocks
-from facerec.libraries import Library
-from facerec.progress import Progress
+from facerec.base.large_arrays import empty, group_blocks
+from facerec.base.libraries import Library
+from facerec.base.progress import Progress
 
 if TYPE_CHECKING:  # identification alone needs no torch
     import torch

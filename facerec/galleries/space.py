@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from facerec.base.errors import ModelError
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.recognizer import FaceRecognizer
-from facerec.errors import ModelError
 
 
 @dataclass(frozen=True)

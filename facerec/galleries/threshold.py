@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from facerec.errors import MetricError
+from facerec.base.errors import MetricError
 from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import ClusteredFigure
 from facerec.statistics.identification import count_equal

@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from facerec.devices import has_fast_bf16
-from facerec.errors import TrainingError
+from facerec.base.devices import has_fast_bf16
+from facerec.base.errors import TrainingError
 from facerec.heads.class_sampling import position_among, sample_classes, sample_size
 from facerec.heads.collectives import (
     gather_batch,

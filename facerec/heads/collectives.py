@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from facerec.errors import TrainingError
+from facerec.base.errors import TrainingError
 
 # torch 2.13 renamed these two and warns of the old names, which releases before it need.
 _gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
-from facerec.errors import TrainingError
+from facerec.base.errors import TrainingError
 from facerec.heads.collectives import all_reduce_, rank
 from facerec.heads.margin_softmax import create_tiles, default_chunk
 from facerec.heads.margins import Margin

@@ -30,7 +30,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from facerec.devices import has_fast_bf16
+from facerec.base.devices import has_fast_bf16
 from facerec.heads.collectives import all_reduce_
 from facerec.heads.margins import Margin, NormMargin
 from facerec.heads.tiles import (

@@ -19,8 +19,8 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from facerec.errors import RecipeError
-from facerec.limits import LARGEST, Angle, Checked, Limits, NonNegative, Positive, Share
+from facerec.base.errors import RecipeError
+from facerec.base.limits import LARGEST, Angle, Checked, Limits, NonNegative, Positive, Share
 
 Gradient = Literal["exact", "straight_through"]
 """``exact`` differentiates ψ; ``straight_through`` treats dψ/dcosθ as 1 (same forward values)."""
@@ -444,7 +444,7 @@ class OwnMargin(_Scaled):
     """
 
     admits_subclasses: ClassVar[bool] = True
-    """Whether a recipe may hold what derives from this; see `facerec.recipe.check`."""
+    """Whether a recipe may hold what derives from this; see `facerec.base.recipe.check`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -20,10 +20,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from facerec.base.limits import Checked, NonNegative, Share
 from facerec.heads.collectives import gather_equal
 from facerec.heads.margins import Margin, NormMargin
 from facerec.heads.output import LossOutput
-from facerec.limits import Checked, NonNegative, Share
 
 _Target = Literal["batch", "constant", "learned"]
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from facerec.libraries import cv2
-from facerec.limits import Checked, Probability
+from facerec.base.libraries import cv2
+from facerec.base.limits import Checked, Probability
 
 # Strengths after AdaFace (Kim, Jain and Liu, CVPR 2022, section 4.1 and its published training
 # settings), which applies crop, low resolution and photometric change with probability 0.2 each.

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from facerec.errors import DatasetError, FacerecError, ImageError
-from facerec.libraries import cv2
-from facerec.progress import Progress
+from facerec.base.errors import DatasetError, FacerecError, ImageError
+from facerec.base.libraries import cv2
+from facerec.base.progress import Progress
 from facerec.records.augment import Augmentation, BatchAugmentation, sample_generator
 from facerec.records.decode import decode_image
 from facerec.records.images import LabelledImages, OnError

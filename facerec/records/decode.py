@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from facerec.errors import ImageError
-from facerec.libraries import cv2, pillow, simplejpeg
+from facerec.base.errors import ImageError
+from facerec.base.libraries import cv2, pillow, simplejpeg
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -17,14 +17,14 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from facerec.errors import DatasetError, FacerecError, ImageError, PackError, printable
-from facerec.files import read_file
-from facerec.names import same_name, same_names
-from facerec.other_kinds import other_kind
-from facerec.progress import Progress
+from facerec.base.errors import DatasetError, FacerecError, ImageError, PackError, printable
+from facerec.base.files import read_file
+from facerec.base.names import same_name, same_names
+from facerec.base.other_kinds import other_kind
+from facerec.base.progress import Progress
+from facerec.base.tables import TextTable
 from facerec.records.decode import orientation
 from facerec.records.packs import Pack
-from facerec.tables import TextTable
 
 OnError = Literal["error", "skip"]
 

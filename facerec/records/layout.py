@@ -20,10 +20,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from facerec.errors import DatasetError, RecordError
-from facerec.files import LIST, open_file, read_file
-from facerec.names import same_name
-from facerec.progress import Progress
+from facerec.base.errors import DatasetError, RecordError
+from facerec.base.files import LIST, open_file, read_file
+from facerec.base.names import same_name
+from facerec.base.progress import Progress
 from facerec.records.images import LabelledImages, OnError, check_relative, text_array
 from facerec.records.recordio import (
     CLASS_LIMIT,

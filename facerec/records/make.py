@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from facerec.errors import DatasetError, FacerecError, RecordError
-from facerec.files import atomic_folder, atomic_path, check_no_link, staged_folder
-from facerec.libraries import cv2
-from facerec.progress import Progress
+from facerec.base.errors import DatasetError, FacerecError, RecordError
+from facerec.base.files import atomic_folder, atomic_path, check_no_link, staged_folder
+from facerec.base.libraries import cv2
+from facerec.base.progress import Progress
 from facerec.records.decode import decode_image, image_kind, image_suffix
 from facerec.records.images import OnError, SubjectFolders, suffix_kind, turned_note
 from facerec.records.layout import CLASSES_FILE, RecordImages, read_list, write_image_records

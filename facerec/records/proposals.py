@@ -13,10 +13,10 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from facerec.errors import DatasetError
-from facerec.files import atomic_path
-from facerec.names import is_missing
-from facerec.tables import TextTable
+from facerec.base.errors import DatasetError
+from facerec.base.files import atomic_path
+from facerec.base.names import is_missing
+from facerec.base.tables import TextTable
 
 Kind = Literal["no_face", "wrong_label", "mixture", "merge", "duplicate"]
 

@@ -24,9 +24,9 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from facerec.errors import RecordError
-from facerec.files import atomic_path, open_file, read_file
-from facerec.other_kinds import other_kind
+from facerec.base.errors import RecordError
+from facerec.base.files import atomic_path, open_file, read_file
+from facerec.base.other_kinds import other_kind
 
 MAGIC = struct.pack("<I", 0xCED7230A)
 MAX_PAYLOAD = (1 << 29) - 1

@@ -18,11 +18,11 @@ import cv2
 import numpy as np
 
 import facerec
-from facerec.errors import DatasetError
-from facerec.files import staged_folder, write_json
-from facerec.limits import MOST, Checked, Count, CountOrNone, Limits, NonNegative, Positive
-from facerec.processes import process_pool
-from facerec.progress import Progress
+from facerec.base.errors import DatasetError
+from facerec.base.files import staged_folder, write_json
+from facerec.base.limits import MOST, Checked, Count, CountOrNone, Limits, NonNegative, Positive
+from facerec.base.processes import process_pool
+from facerec.base.progress import Progress
 from facerec.records.decode import decode_image
 from facerec.records.faces import DrawnFace, draw_circumstances, encode
 from facerec.records.layout import write_image_records

@@ -26,11 +26,12 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from facerec.errors import DatasetError, RecordError, printable
-from facerec.files import PHOTO, atomic_path, open_file, parse_json
-from facerec.names import same_name
-from facerec.npz import ArchiveError, read_arrays, write_arrays
-from facerec.progress import Progress
+from facerec.base.errors import DatasetError, RecordError, printable
+from facerec.base.files import PHOTO, atomic_path, open_file, parse_json
+from facerec.base.names import same_name
+from facerec.base.npz import ArchiveError, read_arrays, write_arrays
+from facerec.base.progress import Progress
+from facerec.base.shards import is_pattern, shard_paths
 from facerec.records.images import (
     SUFFIXES,
     Account,
@@ -40,7 +41,6 @@ from facerec.records.images import (
     suffix_kind,
 )
 from facerec.records.recordio import CLASS_LIMIT
-from facerec.shards import is_pattern, shard_paths
 
 SUFFIX = ".tar"
 INDEX = ".index.npz"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import facerec
-from facerec.files import json_bytes, parse_json, read_file
+from facerec.base.files import json_bytes, parse_json, read_file
 
 _PACKAGES = ("numpy", "scipy", "torch", "opencv-python", "matplotlib")
 

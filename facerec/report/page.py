@@ -16,8 +16,8 @@ from typing import ClassVar, Literal, TypeAlias
 import jinja2
 from markupsafe import Markup
 
-from facerec.errors import printable
-from facerec.report.figures import Drawing
+from facerec.base.errors import printable
+from facerec.report.plotting import Drawing
 from facerec.report.table import Table
 
 _HERE = "facerec.report"

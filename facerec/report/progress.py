@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Display
 
-from facerec.progress import Progress
+from facerec.base.progress import Progress
 
 LOG_SECONDS = 30.0
 """Between two lines of a log file."""

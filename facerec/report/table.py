@@ -13,7 +13,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table as TerminalTable
 from rich.text import Text as TerminalText
 
-from facerec.errors import printable
+from facerec.base.errors import printable
 
 
 @dataclass(frozen=True)

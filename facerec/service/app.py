@@ -28,8 +28,8 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 import facerec
+from facerec.base.errors import DatasetError, FacerecError, ImageError, ModelError
 from facerec.embedding.recognizer import FaceRecognizer
-from facerec.errors import DatasetError, FacerecError, ImageError, ModelError
 from facerec.service.batching import Metrics, MicroBatcher, Vectors
 from facerec.service.gallery import GalleryFile
 from facerec.service.limits import ANYBODY, BOUNDS, Access, Bounds, Refusal

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from facerec.base.errors import MetricError
 from facerec.embedding.extraction import Embeddings, image_digest
 from facerec.embedding.recognizer import FaceRecognizer
-from facerec.errors import MetricError
 from facerec.galleries.gallery import Gallery
 from facerec.galleries.space import Space
 from facerec.galleries.threshold import Fpir

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from facerec.errors import FacerecError, RecipeError
-from facerec.files import open_file
-from facerec.limits import Count, Flags, NonNegative, Positive
+from facerec.base.errors import FacerecError, RecipeError
+from facerec.base.files import open_file
+from facerec.base.limits import Count, Flags, NonNegative, Positive
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -15,9 +15,9 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import File, FormParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
+from facerec.base.errors import ImageError
+from facerec.base.names import same_name
 from facerec.embedding.recognizer import FaceRecognizer, read_photo
-from facerec.errors import ImageError
-from facerec.names import same_name
 from facerec.records.decode import image_size
 from facerec.service.batching import Faces, Metrics
 from facerec.service.limits import Bounds, Refusal

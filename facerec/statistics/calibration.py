@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, stdtrit
 
-from facerec.errors import MetricError, RecipeError, fault
-from facerec.recipe import check
+from facerec.base.errors import MetricError, RecipeError, fault
+from facerec.base.recipe import check
 from facerec.statistics.clustered import (
     DEPENDENT,
     JACKKNIFE,

@@ -20,7 +20,7 @@ from scipy.sparse import coo_array, sparray
 from scipy.special import logit as _logit
 from scipy.special import stdtrit
 
-from facerec.errors import MetricError
+from facerec.base.errors import MetricError
 from facerec.statistics.intervals import Interval, logit, wilson
 
 Array = NDArray[np.float64]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from facerec.errors import MetricError
+from facerec.base.errors import MetricError
 from facerec.statistics.operating_points import (
     OperatingPoint,
     Rate,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from facerec.errors import MetricError
+from facerec.base.errors import MetricError
 from facerec.statistics.curves import midpoint
 from facerec.statistics.rates import check_scores
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from facerec.errors import MetricError
+from facerec.base.errors import MetricError
 
 Rate = str | Fraction | float
 """A rate in [0, 1]; a literal such as ``"1e-3"`` or ``"1/3"`` is taken exactly."""

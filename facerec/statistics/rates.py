@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from facerec.errors import MetricError
+from facerec.base.errors import MetricError
 from facerec.statistics.curves import RocCurve, roc_from_sorted
 from facerec.statistics.operating_points import (
     RULE_OF_30,

@@ -28,8 +28,8 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from facerec.errors import CheckpointError
-from facerec.files import fsync_directory, full_disk_sentence, open_file, read_file
+from facerec.base.errors import CheckpointError
+from facerec.base.files import fsync_directory, full_disk_sentence, open_file, read_file
 from facerec.training.distributed import Processes
 
 STATE_FILE = "state.json"

@@ -25,9 +25,8 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from facerec.backbones import Preprocessing
-from facerec.embedding.model import EmbeddingModel, load_model
-from facerec.errors import FacerecError, ModelError, RecipeError, TrainingError
-from facerec.files import (
+from facerec.base.errors import FacerecError, ModelError, RecipeError, TrainingError
+from facerec.base.files import (
     NOTE,
     atomic_folder,
     check_regular,
@@ -36,10 +35,11 @@ from facerec.files import (
     read_file,
     write_json,
 )
+from facerec.base.limits import Checked, Limits, NonNegative, Probability
+from facerec.base.progress import Progress
+from facerec.base.recipe import to_dict
+from facerec.embedding.model import EmbeddingModel, load_model
 from facerec.heads.distillation_loss import DistillationKind
-from facerec.limits import Checked, Limits, NonNegative, Probability
-from facerec.progress import Progress
-from facerec.recipe import to_dict
 from facerec.records.augment import Augmentation
 from facerec.records.dataset import Batch, BatchLoader, BatchRequest, FaceDataset
 from facerec.training.distributed import Processes

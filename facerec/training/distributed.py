@@ -14,8 +14,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from facerec.devices import choose_device
-from facerec.errors import FacerecError
+from facerec.base.devices import choose_device
+from facerec.base.errors import FacerecError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Literal
 
 from torch import nn
 
-from facerec.errors import RecipeError
-from facerec.limits import Checked, CountOrNone, Positive, Share
+from facerec.base.errors import RecipeError
+from facerec.base.limits import Checked, CountOrNone, Positive, Share
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 

@@ -15,16 +15,16 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from facerec.backbones import Backbone, Preprocessing
+from facerec.base.errors import ModelError, RecipeError
+from facerec.base.files import sha256
+from facerec.base.progress import Progress
+from facerec.base.recipe import load_recipe
 from facerec.embedding.bundle import is_bundle
 from facerec.embedding.extraction import embed_images
 from facerec.embedding.model import load_model
 from facerec.embedding.state_dict import COUNTER, own_names, own_note, read_state_dict
 from facerec.embedding.torch_model import TorchModel
-from facerec.errors import ModelError, RecipeError
-from facerec.files import sha256
 from facerec.heads.classifier import MarginClassifier
-from facerec.progress import Progress
-from facerec.recipe import load_recipe
 from facerec.records.dataset import FaceDataset
 from facerec.training.distributed import Processes
 from facerec.training.recipe import Recipe

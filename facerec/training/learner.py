@@ -17,11 +17,11 @@ from torch import nn
 from torch.amp import GradScaler
 
 from facerec.backbones import create_backbone, recompute_activations
-from facerec.devices import has_fast_bf16, set_numerics
+from facerec.base.devices import has_fast_bf16, set_numerics
+from facerec.base.errors import RecipeError, TrainingError
+from facerec.base.progress import Progress
 from facerec.embedding.torch_model import Precision, TorchModel
-from facerec.errors import RecipeError, TrainingError
 from facerec.heads.output import Figures
-from facerec.progress import Progress
 from facerec.records.dataset import Batch, BatchSource, FaceDataset
 from facerec.training.distillation import TaughtDataset, TeacherTargets, teacher_targets
 from facerec.training.distributed import Processes

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from facerec.errors import MissingExtraError, RecipeError, message_line
-from facerec.files import NOTE, parse_json, read_file, write_json
+from facerec.base.errors import MissingExtraError, RecipeError, message_line
+from facerec.base.files import NOTE, parse_json, read_file, write_json
 
 
 class Logger(Protocol):

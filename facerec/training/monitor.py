@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from facerec.devices import HostCopy
-from facerec.errors import FacerecError, TrainingError, message_line
-from facerec.files import LIST, atomic_path, full_disk_sentence, open_file, read_file
+from facerec.base.devices import HostCopy
+from facerec.base.errors import FacerecError, TrainingError, message_line
+from facerec.base.files import LIST, atomic_path, full_disk_sentence, open_file, read_file
+from facerec.base.recipe import to_dict
 from facerec.heads.output import Figures
-from facerec.recipe import to_dict
 
 if TYPE_CHECKING:
     from rich.console import Console

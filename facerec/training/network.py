@@ -17,8 +17,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
 from torch.nn.parallel import DistributedDataParallel
 
 from facerec.backbones import Preprocessing, normalize
-from facerec.errors import RecipeError, TrainingError, message_line
-from facerec.limits import Checked, Limits
+from facerec.base.errors import RecipeError, TrainingError, message_line
+from facerec.base.limits import Checked, Limits
 
 COMPILE_SETTINGS: dict[str, dict[str, Any] | None] = {
     "default": {},

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import nn
 
-from facerec.limits import Checked, NonNegative, Positive, Probability, Rest
+from facerec.base.limits import Checked, NonNegative, Positive, Probability, Rest
 
 Decay = Literal["all", "weights"]
 

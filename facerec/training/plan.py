@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from facerec.backbones import Backbone, create_backbone
-from facerec.devices import has_fast_bf16
+from facerec.base.devices import has_fast_bf16
 from facerec.heads.class_sampling import sample_size
 from facerec.heads.collectives import shard_bounds
 from facerec.heads.margin_softmax import default_chunk

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from facerec.backbones import Backbone, Preprocessing
-from facerec.errors import RecipeError
+from facerec.base.errors import RecipeError
+from facerec.base.limits import Checked, Count, Limits, NonNegative, Positive, Rest, Seed, Share
 from facerec.heads.margins import ArcFace, Margin
 from facerec.heads.norm_regularizer import NormPenalty
-from facerec.limits import Checked, Count, Limits, NonNegative, Positive, Rest, Seed, Share
 from facerec.records.training_set import Data
 from facerec.training.distillation import Distillation
 from facerec.training.finetuning import Finetune

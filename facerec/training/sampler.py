@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from torch.utils.data import Sampler
 
-from facerec.errors import DatasetError, RecipeError
+from facerec.base.errors import DatasetError, RecipeError
 from facerec.records.dataset import BatchRequest
 
 # Streams of random numbers; 1 and 2 are those of the images (`facerec.records.augment`).

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from facerec.errors import DatasetError, RecipeError
+from facerec.base.errors import DatasetError, RecipeError
 from facerec.heads.classifier import MarginClassifier
 from facerec.heads.collectives import all_gather, gather_together
 from facerec.heads.distillation_loss import DistillationLoss

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from facerec.base.environment import available_cores
+from facerec.base.errors import CheckpointError, RecipeError, TrainingError, message_line
+from facerec.base.files import write_json
+from facerec.base.recipe import from_dict, to_dict
 from facerec.embedding.torch_model import save_model
-from facerec.environment import available_cores
-from facerec.errors import CheckpointError, RecipeError, TrainingError, message_line
-from facerec.files import write_json
-from facerec.recipe import from_dict, to_dict
 from facerec.records.dataset import Batch, BatchLoader, Skipped
 from facerec.training import checkpoint
 from facerec.training.learner import Learner

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 from torch import nn
 
+from facerec.base.errors import PackError
 from facerec.embedding.engines import Precision
 from facerec.embedding.extraction import draw_faces, embed_images
 from facerec.embedding.model import shifted
 from facerec.embedding.placement import SAMPLE, stranger_cosine
 from facerec.embedding.torch_model import TorchModel
-from facerec.errors import PackError
 from facerec.training.distributed import Processes
 from facerec.training.recipe import Recipe, Validation
 from facerec.verification import (

@@ -6,7 +6,7 @@ import.
 
 from typing import TYPE_CHECKING
 
-from facerec.lazy import lazy_names
+from facerec.base.lazy import lazy_names
 
 if TYPE_CHECKING:
     from facerec.verification.bench import Bench, Pairs, find_pack, pack_bench

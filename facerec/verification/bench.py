@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from facerec.errors import PackError
-from facerec.files import sha256
+from facerec.base.errors import PackError
+from facerec.base.files import sha256
 from facerec.records.images import ImageSource, PackImages, text_array
 from facerec.records.packs import read_pack
 from facerec.report.words import counted

@@ -15,15 +15,15 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 from torch import Tensor
 
-from facerec.defaults import ALL_PAIRS_TARGETS
-from facerec.devices import choose_device
+from facerec.base.defaults import ALL_PAIRS_TARGETS
+from facerec.base.devices import choose_device
+from facerec.base.errors import MetricError
+from facerec.base.progress import Progress
 from facerec.embedding.calibration import PIXELS, ModelCalibration
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.face_score import FaceScore
 from facerec.embedding.model import EmbeddingModel
 from facerec.embedding.score_calibration import ScoreCalibration
-from facerec.errors import MetricError
-from facerec.progress import Progress
 from facerec.report.estimate import Estimate
 from facerec.statistics.calibration import (
     CELLS,
@@ -82,7 +82,7 @@ def calibrate_model(
         sample: some of the faces, uint8 RGB ``(n, H, W, 3)``, see `FaceScore.fit`.
         fpr: targets whose thresholds are found; those that the images do not carry are left out.
         groups: see `calibrate`.
-        progress: see `facerec.progress.Progress`.
+        progress: see `facerec.base.progress.Progress`.
 
     Raises:
         MetricError: too few subjects, or scores that do not separate, or the wrong way round.
@@ -197,7 +197,7 @@ def calibrate(
         source: file or bench that the images come from.
         groups: of the images, ``(N,)``, empty where none is recorded; those of fewer than
             `SMALLEST_GROUP` subjects, or without a mated pair, are left out.
-        progress: see `facerec.progress.Progress`.
+        progress: see `facerec.base.progress.Progress`.
 
     Raises:
         MetricError: too few subjects, or scores that do not overlap.
@@ -480,7 +480,7 @@ def cross_validate(
         subjects: of the images, ``(N,)``.
         folds: their number.
         device: where scores are computed.
-        progress: see `facerec.progress.Progress`.
+        progress: see `facerec.base.progress.Progress`.
 
     Raises:
         MetricError: too few subjects, or scores that hardly overlap.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from facerec.errors import MetricError
+from facerec.base.errors import MetricError
 from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
 from facerec.report.tidy import UNRESOLVED

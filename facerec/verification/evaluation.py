@@ -12,14 +12,14 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
-from facerec.defaults import FPR_TARGETS, Compat
+from facerec.base.defaults import FPR_TARGETS, Compat
+from facerec.base.errors import MetricError
+from facerec.base.large_arrays import take
+from facerec.base.progress import Progress
 from facerec.embedding.align import Aligner
 from facerec.embedding.extraction import Embeddings, embed_images
 from facerec.embedding.model import EmbeddingModel
 from facerec.embedding.score_calibration import ScoreCalibration
-from facerec.errors import MetricError
-from facerec.large_arrays import take
-from facerec.progress import Progress
 from facerec.report import words
 from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
@@ -197,7 +197,7 @@ class VerificationResult:
         A TPR that the data cannot resolve is null; a threshold that is not finite is the text
         "inf" or "-inf" (accept all), or null (reject all).
         """
-        from facerec.verification.figures import result_figures
+        from facerec.verification.rows import result_figures
 
         document = {
             "bench": self.name,

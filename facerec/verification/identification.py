@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from facerec.errors import MetricError
+from facerec.base.errors import MetricError
 from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
 from facerec.report.tidy import UNRESOLVED, figure_row, records, tidy

@@ -11,19 +11,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from facerec.files import check_replaceable, write_folder
+from facerec.base.files import check_replaceable, write_folder
 from facerec.report import words
 from facerec.report.conclusions import of_interval
 from facerec.report.csv_tables import to_csv
 from facerec.report.documents import files_listed, plain, provenance_of, to_json
-from facerec.report.figures import Drawing, Drawings, slug
 from facerec.report.page import Block, FindingLine, Listed, Page, Section
+from facerec.report.plotting import Drawing, Drawings, slug
 from facerec.report.table import Table, facts_table
 from facerec.report.tidy import figures_table, records
 from facerec.statistics.rates import RULE_OF_30
 from facerec.verification.compare import PairedComparison, describe_result
 from facerec.verification.evaluation import VerificationResult
-from facerec.verification.figures import comparison_figures, result_figures
 from facerec.verification.identification import IdentificationResult
 from facerec.verification.plots import reliability_figure, roc_figure, score_figure
 from facerec.verification.report import (
@@ -32,6 +31,7 @@ from facerec.verification.report import (
     remarks_of,
     remarks_of_differences,
 )
+from facerec.verification.rows import comparison_figures, result_figures
 
 Results = Mapping[str, VerificationResult]
 Row = Mapping[str, Any]

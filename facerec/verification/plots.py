@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from facerec.report.figures import (
+from facerec.report.plotting import (
     COLOURS,
     SMALL,
     label,

@@ -25,12 +25,12 @@ from facerec.backbones.preprocessing import (
     Preprocessing,
     numbers_words,
 )
+from facerec.base.errors import MetricError
+from facerec.base.progress import Progress, section
 from facerec.embedding.align import Aligner
 from facerec.embedding.extraction import draw_faces, embed_images
 from facerec.embedding.model import EmbeddingModel
 from facerec.embedding.placement import Placement, Shift, try_placements
-from facerec.errors import MetricError
-from facerec.progress import Progress, section
 from facerec.report import words
 from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
@@ -154,7 +154,7 @@ def try_preprocessing(
         bench: whole folds are used up to `PAIRS` pairs, or so many where it has no folds.
         align: finds the face in photos that are not aligned yet.
         batch_size: images embedded together.
-        progress: see `facerec.progress.Progress`.
+        progress: see `facerec.base.progress.Progress`.
 
     Raises:
         MetricError: the pairs are of one class only, or no image can be read.

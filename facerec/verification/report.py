@@ -12,8 +12,8 @@ from facerec.report.tidy import figures_table
 from facerec.statistics.rates import RULE_OF_30
 from facerec.verification.compare import PairedComparison, describe_result
 from facerec.verification.evaluation import TprEstimate, VerificationResult
-from facerec.verification.figures import comparison_figures, result_figures
 from facerec.verification.identification import IdentificationResult
+from facerec.verification.rows import comparison_figures, result_figures
 
 LISTED_FAILURES = 10
 

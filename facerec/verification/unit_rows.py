@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from facerec.errors import MetricError
-from facerec.large_arrays import empty
+from facerec.base.errors import MetricError
+from facerec.base.large_arrays import empty
 
 # A few MiB of float64 at a time.
 _ROWS = 4096
@@ -28,7 +28,7 @@ def unit_rows(
 ) -> NDArray[np.float32]:
     """Return chosen ``rows`` of ``(N, D)``, divided by their `row_norms`, as float32 ``(n, D)``.
 
-    Many of them lie on the disk, see `facerec.large_arrays`.
+    Many of them lie on the disk, see `facerec.base.large_arrays`.
     """
     unit = empty((len(rows), matrix.shape[1]), np.float32)
     for start in range(0, len(rows), _ROWS):

@@ -10,7 +10,7 @@ from helpers.thin import thinned
 from torch import Tensor, nn
 
 from facerec.backbones import Backbone, create_backbone, list_backbones, register_backbone
-from facerec.errors import RecipeError
+from facerec.base.errors import RecipeError
 
 FAST = ["iresnet18", "mbf", "mbf_large", "vit_t"]
 ALL = thinned(list_backbones(), lambda name: name in FAST)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 import types
 from pathlib import Path
@@ -20,8 +19,8 @@ from facerec.backbones import (
     TimmBackbone,
     create_backbone,
 )
+from facerec.base.errors import ExportError, MissingExtraError, RecipeError
 from facerec.embedding import TorchModel, load_model, save_model
-from facerec.errors import ExportError, MissingExtraError, RecipeError
 from facerec.training.plan import plan_step
 
 RESNET = Backbone("timm:toy_resnet", embedding_size=16)
@@ -125,10 +124,7 @@ def test_without_timm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "model.safetensors"
     save_model(path, create_backbone(RESNET, seed=0), RESNET, Preprocessing(), {})
 
-    def fail(name: str) -> types.ModuleType:
-        raise ImportError(f"No module named {name!r}")
-
-    monkeypatch.setattr(importlib, "import_module", fail)
+    monkeypatch.setitem(sys.modules, "timm", None)
     for attempt in (lambda: create_backbone(RESNET), lambda: load_model(path)):
         with pytest.raises(MissingExtraError, match=r"facerec\[timm\]"):
             attempt()

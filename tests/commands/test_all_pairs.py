@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from facerec.base.files import sha256
 from facerec.commands.all_pairs import main
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import write_embeddings
-from facerec.files import sha256
 from facerec.verification.scoring import score_all_pairs
 
 FAILED = 7

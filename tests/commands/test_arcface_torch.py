@@ -11,11 +11,11 @@ import torch
 
 from facerec.backbones import Backbone, is_backbone
 from facerec.backbones.registry import ALIASES
+from facerec.base.recipe import load_recipe
 from facerec.commands.arcface_torch import _DEFAULTS
 from facerec.commands.recipes import recipe_argument
 from facerec.commands.train import main
 from facerec.heads import CombinedMargin
-from facerec.recipe import load_recipe
 from facerec.training import Recipe
 
 FACES = """

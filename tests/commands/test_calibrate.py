@@ -15,6 +15,7 @@ import pytest
 
 import facerec
 from facerec.backbones import Backbone, Preprocessing, create_backbone
+from facerec.base.files import sha256, write_json
 from facerec.commands.calibrate import main
 from facerec.commands.embed import main as embed
 from facerec.commands.same import main as same
@@ -24,7 +25,6 @@ from facerec.embedding import recognizer, save_model
 from facerec.embedding.calibration import ModelCalibration
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import write_embeddings
-from facerec.files import sha256, write_json
 from facerec.verification import score_pairs
 
 SMALL = Backbone("tiny_linear", embedding_size=16)

@@ -16,11 +16,11 @@ pytest.importorskip("optuna")
 pytest.importorskip("pytorch_metric_learning")
 from helpers.tiny_comparison import comparison, write_images
 
+from facerec.base.recipe import load_recipe
 from facerec.commands.compare import main, smaller
 from facerec.comparison import Comparison
 from facerec.comparison.significance import sign_flip_p
 from facerec.comparison.summary import too_few_seeds
-from facerec.recipe import load_recipe
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import scipy.io
 
+from facerec.base.errors import DatasetError
 from facerec.embedding.file import read_embeddings
-from facerec.errors import DatasetError
 from tests.commands.conftest import Refused
 
 

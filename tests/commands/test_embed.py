@@ -19,6 +19,7 @@ from PIL import Image
 
 import facerec
 from facerec.backbones import Backbone, Preprocessing, create_backbone
+from facerec.base.files import sha256
 from facerec.commands import embedder
 from facerec.commands.cli import Console
 from facerec.commands.embed import main, print_summary
@@ -26,7 +27,6 @@ from facerec.embedding import Embeddings, extract, load_model, save_model
 from facerec.embedding.align import align_face, face_template
 from facerec.embedding.file import read_embeddings
 from facerec.embedding.placement import stranger_cosine
-from facerec.files import sha256
 from facerec.records import decode_image, make_records
 from facerec.records.packs import write_pack
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from helpers.marked_faces import Marked, marked_photo, marks
 
-from facerec import files
 from facerec.backbones import Backbone, Preprocessing, create_backbone
+from facerec.base import files
 from facerec.commands import embed, enroll, identify
 from facerec.embedding import Embeddings, read_embeddings, save_model, write_embeddings
 from facerec.embedding.model import EmbeddingModel

@@ -8,8 +8,8 @@ import re
 
 import pytest
 
+from facerec.base.recipe import load_recipe
 from facerec.commands.main import COMMANDS
-from facerec.recipe import load_recipe
 from facerec.training import Recipe
 
 OPTION = re.compile(r"^  (-{1,2}\S.*?|\[?[A-Z]+\]?)(?:  +(.*))?$")

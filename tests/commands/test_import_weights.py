@@ -13,11 +13,11 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from facerec.backbones import Preprocessing, create_backbone
+from facerec.base.files import sha256
 from facerec.commands.import_weights import main
 from facerec.embedding import TorchModel, load_model
 from facerec.embedding.onnx_file import METADATA_FORMAT
 from facerec.export.graph import export_graph
-from facerec.files import sha256
 
 NOTE = {"format": METADATA_FORMAT}
 SMALL = ["--embedding-size", "16", "--width", "0.125"]

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import facerec
+from facerec.base.errors import DatasetError, FacerecError
+from facerec.base.files import write_json
 from facerec.commands.cli import check_written, followed, run_command
 from facerec.commands.main import COMMANDS, main
-from facerec.errors import DatasetError, FacerecError
-from facerec.files import write_json
 
 TOOLS = Path(facerec.__file__).parent.parent / "tools"
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from helpers.toy_files import picture, read_table, write_files
 
+from facerec.base.errors import DatasetError
 from facerec.commands.cli import Console
 from facerec.commands.known_overlaps import training_overlaps, without_known
 from facerec.commands.overlap import main
 from facerec.embedding.file import read_embeddings, write_embeddings
-from facerec.errors import DatasetError
 from facerec.galleries.overlap_report import read_overlap
 from facerec.records import Data, open_dataset
 from facerec.records.images import ImageSource

@@ -15,12 +15,12 @@ from helpers.toy_packs import make_pack
 from safetensors import safe_open
 
 from facerec.backbones import create_backbone, list_backbones, registered_by, registry
+from facerec.base.errors import ModelError
+from facerec.base.recipe import load_recipe
 from facerec.commands.export_onnx import main as export_onnx
 from facerec.commands.train import main as train
 from facerec.commands.verify import main as verify
 from facerec.embedding import load_model, save_model
-from facerec.errors import ModelError
-from facerec.recipe import load_recipe
 from facerec.training import Recipe
 
 PAGE = (Path(__file__).parents[2] / "docs/architecture.md").read_text()

@@ -20,8 +20,8 @@ def test_data_is_the_path_of_the_data(words: list[str]) -> None:
 
 
 def test_a_run_is_trained_again_under_its_name(tmp_path: Path) -> None:
-    from facerec.files import write_json
-    from facerec.recipe import to_dict
+    from facerec.base.files import write_json
+    from facerec.base.recipe import to_dict
     from facerec.training import Recipe
 
     write_json(tmp_path / "mine" / "recipe.json", to_dict(Recipe(epochs=7)))

@@ -15,11 +15,11 @@ from helpers.toy_files import png_header
 
 import facerec
 from facerec.backbones import Backbone, Preprocessing, create_backbone
+from facerec.base.errors import DatasetError
+from facerec.base.files import sha256, write_json
 from facerec.commands import same as command
 from facerec.embedding import recognizer, save_model
 from facerec.embedding.align import Detector, face_template
-from facerec.errors import DatasetError
-from facerec.files import sha256, write_json
 
 SMALL = Backbone("iresnet18", embedding_size=16, width=0.125)
 

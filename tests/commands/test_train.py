@@ -21,10 +21,10 @@ import torch
 from helpers.tiny_training import write_training_set
 
 import facerec
+from facerec.base.files import exclusive
+from facerec.base.recipe import from_dict
 from facerec.commands.train import main
 from facerec.embedding import load_model
-from facerec.files import exclusive
-from facerec.recipe import from_dict
 from facerec.records import training_set
 from facerec.training import Recipe, checkpoint
 from facerec.training import run as run_module

@@ -14,13 +14,13 @@ from helpers.toy_packs import jpeg, make_pack
 
 import facerec
 from facerec.backbones import Backbone, Preprocessing, create_backbone
+from facerec.base.files import sha256
 from facerec.commands import verify
 from facerec.commands.embed import main as embed
 from facerec.commands.verify import main
 from facerec.commands.verify_scores import main as verify_scores
 from facerec.embedding import read_embeddings, save_model
 from facerec.embedding.align import face_template
-from facerec.files import sha256
 from facerec.galleries.overlap_report import KnownOverlap
 from facerec.verification import pack_bench, score_pairs
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from facerec.base.errors import DatasetError
 from facerec.comparison.batches import class_batches
-from facerec.errors import DatasetError
 
 
 @given(

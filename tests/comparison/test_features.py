@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from facerec.base.errors import DatasetError
 from facerec.comparison import FeatureData
 from facerec.comparison.features import open_features
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import write_embeddings
-from facerec.errors import DatasetError
 
 CLASSES, IMAGES, SIZE = 16, 6, 12
 LABELS = np.arange(1, CLASSES + 1).repeat(IMAGES)

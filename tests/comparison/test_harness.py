@@ -22,12 +22,12 @@ from helpers.tiny_comparison import (
 )
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone
+from facerec.base.errors import ComparisonError, DatasetError, RecipeError
+from facerec.base.recipe import to_dict
 from facerec.comparison import Arm, Comparison, FaceTransform, Trunk
 from facerec.comparison.harness import Harness, Results
 from facerec.comparison.losses import MetricLoss
 from facerec.embedding.torch_model import save_model
-from facerec.errors import ComparisonError, DatasetError, RecipeError
-from facerec.recipe import to_dict
 from facerec.records import Data
 from facerec.training import SGD
 
@@ -85,7 +85,7 @@ from pathlib import Path
 import torch
 from facerec.comparison import Comparison
 from facerec.comparison.harness import Harness
-from facerec.recipe import from_dict
+from facerec.base.recipe import from_dict
 torch.set_num_threads(1)
 plan = from_dict(Comparison, json.loads(Path(sys.argv[1]).read_text()), sys.argv[1])
 Harness(plan, Path(sys.argv[2]), torch.device("cpu")).run()

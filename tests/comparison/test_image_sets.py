@@ -12,8 +12,8 @@ import pytest
 from helpers.toy_files import write_files
 from scipy.io import savemat
 
+from facerec.base.errors import DatasetError
 from facerec.comparison.image_sets import ImageData, ImageSet, open_image_set
-from facerec.errors import DatasetError
 from facerec.records import RecordImages, decode_image, write_image_records, write_pack
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -12,7 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from facerec import heads, recipe
+from facerec import heads
+from facerec.base import recipe
+from facerec.base.errors import RecipeError, TrainingError
 from facerec.comparison import loss_table, pair_losses
 from facerec.comparison.losses import (
     Loss,
@@ -23,7 +25,6 @@ from facerec.comparison.losses import (
 )
 from facerec.comparison.own_losses import own_loss
 from facerec.comparison.protocol import LOSS_LR_RANGE, Arm
-from facerec.errors import RecipeError, TrainingError
 from facerec.heads import margins
 
 pml_losses = pytest.importorskip("pytorch_metric_learning.losses")

@@ -12,10 +12,10 @@ from helpers.tiny_comparison import BASE, HEAD, MARGIN, WEIGHT, WITH_SEC, compar
 from hypothesis import given
 from hypothesis import strategies as st
 
+from facerec.base.errors import RecipeError
+from facerec.base.recipe import from_dict, to_dict
 from facerec.comparison.protocol import Arm, Comparison, Range
-from facerec.errors import RecipeError
 from facerec.heads import SEC, CosFace
-from facerec.recipe import from_dict, to_dict
 from facerec.training import Adam
 
 

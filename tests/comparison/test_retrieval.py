@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from facerec.base.errors import MetricError
 from facerec.comparison import retrieval
 from facerec.comparison.retrieval import Retrieval, clustering, retrieve
-from facerec.errors import MetricError
 
 Array = NDArray[np.floating]
 Labels = NDArray[np.int64]

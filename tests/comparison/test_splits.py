@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.model_selection import KFold
 
+from facerec.base.errors import DatasetError
 from facerec.comparison.splits import (
     Numbering,
     select_classes,
     split_classes,
 )
-from facerec.errors import DatasetError
 
 
 def published(num_classes: int, folds: int) -> list[tuple[list[int], list[int]]]:

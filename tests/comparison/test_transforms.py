@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from facerec.base.errors import ImageError
 from facerec.comparison.image_sets import ImageData, ImageSet, open_image_set
 from facerec.comparison.transforms import (
     BatchReader,
@@ -17,7 +18,6 @@ from facerec.comparison.transforms import (
     Transform,
     _random_box,
 )
-from facerec.errors import ImageError
 from facerec.records import Augmentation
 
 LIVELY = Augmentation(0.5, 0.5, 0.5, 0.5, 0.5)

@@ -15,9 +15,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone
+from facerec.base.errors import ModelError
 from facerec.comparison.trunks import Trunk, TrunkEmbedder, create_trunk
 from facerec.embedding.torch_model import save_model
-from facerec.errors import ModelError
 
 MBF = Trunk("mbf", embedding_size=16, width=0.25)
 SMALL = Trunk("small_cnn", embedding_size=16)

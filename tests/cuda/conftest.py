@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from facerec.devices import set_numerics
+from facerec.base.devices import set_numerics
 from facerec.training.network import COMPILE_SETTINGS
 
 

@@ -20,7 +20,7 @@ from small import (
     trainer_on,
 )
 
-from facerec.devices import has_fast_bf16
+from facerec.base.devices import has_fast_bf16
 from facerec.heads import AdaFace, CosFace
 from facerec.heads.collectives import all_gather, all_reduce_, gather_batch
 from facerec.records import BatchLoader

@@ -95,7 +95,7 @@ def test_a_comparison_takes_the_added_loss(package: Path) -> None:
     recipe.write_text(BLOCKS["spread.py"])
     program = (
         "import sys\nfrom facerec.comparison import Comparison\n"
-        "from facerec.recipe import load_recipe\n"
+        "from facerec.base.recipe import load_recipe\n"
         "print([arm.name for arm in load_recipe(sys.argv[1], Comparison).arms])"
     )
     assert run_beside(package, "-c", program, recipe).strip() == "['Spread', 'Spread+SEC']"

@@ -11,9 +11,9 @@ import cv2
 import numpy as np
 import pytest
 
+from facerec.base.recipe import check
 from facerec.commands.main import COMMANDS
 from facerec.comparison import Comparison
-from facerec.recipe import check
 from facerec.records import write_image_records
 
 ROOT = Path(__file__).parents[2]

@@ -13,6 +13,8 @@ from helpers.marked_faces import Marked, marked_photo, marks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from facerec.base.errors import DatasetError
+from facerec.base.files import sha256
 from facerec.embedding.align import (
     InsightFaceDetector,
     NotAcquiredError,
@@ -24,8 +26,6 @@ from facerec.embedding.align import (
     parse_align,
     similarity_transform,
 )
-from facerec.errors import DatasetError
-from facerec.files import sha256
 
 HEADER = "image_id,x1,y1,x2,y2,x3,y3,x4,y4,x5,y5"
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from facerec.base.errors import ModelError
 from facerec.embedding.bundle import (
     BUNDLE_SCHEMA,
     bundle_file,
     check_sums,
     write_sums,
 )
-from facerec.errors import ModelError
 
 FILES = {
     "model.onnx": b"weights",

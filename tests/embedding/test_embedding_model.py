@@ -15,6 +15,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone, list_backbones, normalize
+from facerec.base.errors import ImageError, ModelError
+from facerec.base.files import sha256
 from facerec.embedding import (
     TorchModel,
     load_model,
@@ -22,8 +24,6 @@ from facerec.embedding import (
     save_model,
 )
 from facerec.embedding.model import newest_run
-from facerec.errors import ImageError, ModelError
-from facerec.files import sha256
 
 SMALL = Backbone("iresnet18", embedding_size=16, width=0.125)
 RECIPE = {"type": "Recipe", "seed": 5, "batch_size": 8}

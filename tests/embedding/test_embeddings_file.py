@@ -14,6 +14,7 @@ from helpers.toy_embeddings import NOTE, same, take, toy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from facerec.base.errors import DatasetError
 from facerec.embedding import Embeddings
 from facerec.embedding.file import (
     embeddings_sha256,
@@ -21,7 +22,6 @@ from facerec.embedding.file import (
     read_embeddings,
     write_embeddings,
 )
-from facerec.errors import DatasetError
 
 # --- one file --------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ onnxruntime = pytest.importorskip("onnxruntime")
 from helpers.toy_onnx import expected, parsed, tiles  # noqa: E402
 
 from facerec.backbones import Preprocessing  # noqa: E402
+from facerec.base.errors import ModelError  # noqa: E402
 from facerec.embedding import engines, trial  # noqa: E402
 from facerec.embedding.engines import (  # noqa: E402
     Engine,
@@ -26,7 +27,6 @@ from facerec.embedding.engines import (  # noqa: E402
     openvino_core,
 )
 from facerec.embedding.onnx_file import OnnxFile, read_onnx  # noqa: E402
-from facerec.errors import ModelError  # noqa: E402
 
 UNSCALED = Preprocessing("rgb", 0.0, 1.0)
 

@@ -13,10 +13,10 @@ from helpers.toy_model import ToyModel
 
 import facerec
 from facerec.backbones import Preprocessing, create_backbone
+from facerec.base.errors import DatasetError, ImageError, RecordError
 from facerec.embedding import TorchModel, extract
 from facerec.embedding.align import Aligner, NotAcquiredError, align_face, face_template
 from facerec.embedding.extraction import Embeddings, constant, embed_images, image_digest
-from facerec.errors import DatasetError, ImageError, RecordError
 from facerec.records.images import FolderImages, MemoryImages
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from helpers.toy_model import ToyModel, tile_means
 
+from facerec.base.errors import FacerecError
 from facerec.embedding import Embeddings, extract
 from facerec.embedding.face_score import (
     _NEAR,
@@ -18,7 +19,6 @@ from facerec.embedding.face_score import (
     FaceScore,
     without_face,
 )
-from facerec.errors import FacerecError
 
 SIDE = 56
 FACE = np.random.default_rng(0).choice([-1.0, 1.0], 147)

@@ -13,13 +13,13 @@ from helpers.marked_faces import Marked, marked_photo
 from helpers.toy_files import faces
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone
+from facerec.base.errors import ModelError
+from facerec.base.files import sha256, write_json
 from facerec.embedding import EmbeddingModel, extract, load_model, save_model
 from facerec.embedding.align import align_face
 from facerec.embedding.calibration import ModelCalibration, calibration_file, find_calibration
 from facerec.embedding.model import shifted
 from facerec.embedding.recognizer import FaceRecognizer
-from facerec.errors import ModelError
-from facerec.files import sha256, write_json
 
 SMALL = Backbone("iresnet18", embedding_size=16, width=0.125)
 BGR = {"channels": "bgr", "mean": (120.0, 110.0, 100.0), "std": 64.0}

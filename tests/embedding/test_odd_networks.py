@@ -16,8 +16,8 @@ from helpers.toy_onnx import expected, followed, parsed, tiles  # noqa: E402
 from onnx import TensorProto, helper  # noqa: E402
 
 from facerec.backbones import Preprocessing  # noqa: E402
+from facerec.base.errors import ModelError  # noqa: E402
 from facerec.embedding import OnnxModel, load_model  # noqa: E402
-from facerec.errors import ModelError  # noqa: E402
 
 RGB = Preprocessing()
 node = helper.make_node

@@ -19,6 +19,7 @@ onnx = pytest.importorskip("onnx")
 from helpers.toy_onnx import noted, parsed, tiles  # noqa: E402
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
+from facerec.base.errors import ModelError  # noqa: E402
 from facerec.embedding.model import OnnxModel  # noqa: E402
 from facerec.embedding.onnx_file import (  # noqa: E402
     TensorInfo,
@@ -26,7 +27,6 @@ from facerec.embedding.onnx_file import (  # noqa: E402
     read_onnx,
 )
 from facerec.embedding.onnx_preprocessing import guess_preprocessing  # noqa: E402
-from facerec.errors import ModelError  # noqa: E402
 
 
 def test_a_file_tells_what_it_is(tmp_path: Path) -> None:

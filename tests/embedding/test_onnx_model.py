@@ -22,10 +22,10 @@ from helpers.toy_onnx import expected, noted, tiles
 from onnx import TensorProto
 
 from facerec.backbones import Preprocessing, create_backbone
+from facerec.base.errors import ModelError
+from facerec.base.files import sha256
 from facerec.embedding import OnnxModel, TorchModel, load_model
 from facerec.embedding.bundle import BUNDLE_SCHEMA, write_sums
-from facerec.errors import ModelError
-from facerec.files import sha256
 
 UNSCALED = Preprocessing("rgb", 0.0, 1.0)
 RGB = Preprocessing()

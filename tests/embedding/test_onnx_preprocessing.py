@@ -16,8 +16,8 @@ from helpers.toy_onnx import noted, parsed, tiles  # noqa: E402
 from onnx import helper  # noqa: E402
 
 from facerec.backbones import Preprocessing  # noqa: E402
+from facerec.base.errors import ModelError  # noqa: E402
 from facerec.embedding.onnx_preprocessing import UNSCALED, guess_preprocessing, leading_scaling  # noqa: E402
-from facerec.errors import ModelError  # noqa: E402
 
 
 @pytest.mark.parametrize(

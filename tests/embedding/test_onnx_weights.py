@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from facerec.backbones import Preprocessing, create_backbone
+from facerec.base.errors import ModelError
 from facerec.embedding.onnx_file import OnnxFile, parse_onnx
 from facerec.embedding.onnx_weights import load_onnx_weights
-from facerec.errors import ModelError
 from facerec.export.graph import export_graph, quiet
 
 onnx = pytest.importorskip("onnx")

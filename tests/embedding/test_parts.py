@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from helpers.toy_embeddings import NOTE, same, take, toy
 
+from facerec.base.errors import DatasetError
 from facerec.embedding import Embeddings
 from facerec.embedding.file import read_embeddings, write_embeddings
 from facerec.embedding.parts import BATCHES_PER_CHUNK, EmbeddingsWriter
-from facerec.errors import DatasetError
 
 COUNT = 2 * BATCHES_PER_CHUNK * 3 + 5
 """Three whole parts of two images a batch, and a short one."""

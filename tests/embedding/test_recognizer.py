@@ -18,11 +18,11 @@ from helpers.toy_files import encode, faces
 
 import facerec
 from facerec.backbones import Backbone, Preprocessing, create_backbone
+from facerec.base.errors import ImageError, ModelError
 from facerec.embedding import TorchModel, extract, load_model, save_model
 from facerec.embedding.align import MISPLACED, NotAcquiredError, displacement
 from facerec.embedding.bundle import BUNDLE_SCHEMA, write_sums
 from facerec.embedding.recognizer import FaceRecognizer, Threshold, load
-from facerec.errors import ImageError, ModelError
 from facerec.verification import score_pairs
 
 SMALL = Backbone("iresnet18", embedding_size=16, width=0.125)

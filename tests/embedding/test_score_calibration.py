@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from helpers.calibrations import toy_calibration
 
+from facerec.base.errors import ModelError
 from facerec.embedding.score_calibration import Evidence, ScoreCalibration
-from facerec.errors import ModelError
 
 MODEL = {"name": "mine", "sha256": "a" * 64, "preprocessing": {"channels": "rgb"}}
 

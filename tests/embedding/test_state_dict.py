@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from facerec.base.errors import ModelError
 from facerec.embedding.state_dict import own_names, read_state_dict
-from facerec.errors import ModelError
 
 TENSORS = {"a.weight": torch.arange(6.0).reshape(2, 3), "a.count": torch.tensor(3)}
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from helpers.calibrations import point
 
-from facerec.errors import printable
+from facerec.base.errors import printable
 from facerec.export.cards import bundle_card, evaluation_entries, front_license, training_facts
 
 RECIPE = {

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from facerec.backbones import Preprocessing
+from facerec.base.errors import ExportError
 from facerec.embedding import TorchModel
 from facerec.embedding.onnx_file import parse_onnx
-from facerec.errors import ExportError
 from facerec.export import check_consumers, check_parity, consumers, export_graph
 
 pytestmark = pytest.mark.integration

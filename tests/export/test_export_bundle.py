@@ -19,18 +19,18 @@ from helpers.thin import thinned
 from helpers.toy_files import read_files
 
 import facerec
+from facerec.base.errors import ExportError, FacerecError
+from facerec.base.files import sha256, write_json
 from facerec.embedding import TorchModel, load_model, save_model
 from facerec.embedding.align import face_template
 from facerec.embedding.bundle import check_sums
 from facerec.embedding.calibration import calibration_file
 from facerec.embedding.engines import openvino_core
 from facerec.embedding.onnx_file import OnnxFile, parse_onnx, read_onnx
-from facerec.errors import ExportError, FacerecError
 from facerec.export import bundle, parity
 from facerec.export.bundle import BundleOptions, BundleReport, export_bundle
 from facerec.export.graph import serialized
 from facerec.export.options import DEFAULT
-from facerec.files import sha256, write_json
 from facerec.records.packs import write_pack
 from facerec.verification import Bench, VerificationResult, evaluate_bench, pack_bench
 from facerec.verification.compare import compare

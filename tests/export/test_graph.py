@@ -12,10 +12,10 @@ from helpers.thin import thinned
 from torch import Tensor, nn
 
 from facerec.backbones import Preprocessing
+from facerec.base.errors import ExportError
 from facerec.embedding import TorchModel
 from facerec.embedding.onnx_file import METADATA_KEY, TensorInfo, parse_onnx
 from facerec.embedding.onnx_preprocessing import leading_scaling
-from facerec.errors import ExportError
 from facerec.export import check_parity, export_graph, graph_preprocessing
 
 pytestmark = pytest.mark.integration

@@ -15,11 +15,11 @@ import pytest
 from helpers.fake_hub import COMMIT, FakeHub
 from helpers.toy_files import encode
 
+from facerec.base.errors import FacerecError
 from facerec.embedding import hub as names
 from facerec.embedding import load_model
 from facerec.embedding.bundle import EVALUATIONS_FILE, write_sums
 from facerec.embedding.file import read_embeddings
-from facerec.errors import FacerecError
 from facerec.export.hub import check_push, push_bundle
 
 constants = pytest.importorskip("huggingface_hub.constants", reason="needs the extra hub")

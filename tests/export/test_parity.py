@@ -9,9 +9,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from facerec.backbones import Backbone, list_backbones
+from facerec.base.errors import ExportError
 from facerec.embedding import TorchModel
 from facerec.embedding.onnx_file import OnnxFile, parse_onnx
-from facerec.errors import ExportError
 from facerec.export import Bar, check_parity, export_graph
 from facerec.export.parity import BATCHES, deviation
 

@@ -14,7 +14,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from facerec.errors import ExportError, FacerecError
+from facerec.base.errors import ExportError, FacerecError
 from facerec.export.quantize import calibration_images, quantize_int8, value_ranges
 
 pytestmark = pytest.mark.integration

@@ -12,7 +12,7 @@ from helpers.toy_norms import draw
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from facerec.errors import MetricError
+from facerec.base.errors import MetricError
 from facerec.fairness.association import Association, associate, cliffs_delta, difference_p
 from facerec.fairness.norms import SubjectNorms
 from facerec.fairness.variance_shares import (

@@ -10,8 +10,8 @@ from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from facerec.base.errors import DatasetError
 from facerec.embedding.extraction import Embeddings
-from facerec.errors import DatasetError
 from facerec.fairness.attributes import Attributes, Joined, check_raw, join, read_attributes
 from facerec.fairness.groupings import HIDDEN, IN_POOL, POOLED, SHOWN, Grouping, protect
 

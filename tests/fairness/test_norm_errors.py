@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from facerec.errors import MetricError
+from facerec.base.errors import MetricError
 from facerec.fairness.groupings import ALL_GROUPS, Grouping
 from facerec.fairness.norm_errors import DISCARD_SHARES, discard_name, mated_pairs, norm_errors
 from facerec.fairness.rows import AREA, TENTH, Row

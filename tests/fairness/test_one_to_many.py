@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from facerec.base.errors import DatasetError, MetricError
 from facerec.embedding import Embeddings
-from facerec.errors import DatasetError, MetricError
 from facerec.fairness import rows as names
 from facerec.fairness.attributes import Joined, join, read_attributes
 from facerec.fairness.findings import findings_of

@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kinds import KINDS, Kind
 
-from facerec.errors import FacerecError
+from facerec.base.errors import FacerecError
 
 pytestmark = pytest.mark.integration
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from helpers.calibrations import toy_calibration
 
+from facerec.base.errors import DatasetError, MetricError, ModelError
 from facerec.embedding import Embeddings, read_embeddings
-from facerec.errors import DatasetError, MetricError, ModelError
 from facerec.galleries import Gallery, Space, find_alarms
 from facerec.galleries import gallery as module
 

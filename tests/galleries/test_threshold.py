@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.special import betainc, ndtr
 
-from facerec.errors import MetricError
+from facerec.base.errors import MetricError
 from facerec.galleries import Calibration
 from facerec.galleries import threshold as module
 from facerec.galleries.threshold import Tail, fit_hazard

@@ -8,7 +8,7 @@ from helpers.margin_list import MARGINS
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from facerec.errors import TrainingError
+from facerec.base.errors import TrainingError
 from facerec.heads import (
     SEC,
     AdaFace,

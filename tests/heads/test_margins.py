@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from facerec.errors import RecipeError
+from facerec.base.errors import RecipeError
 from facerec.heads import (
     AdaFace,
     ArcFace,

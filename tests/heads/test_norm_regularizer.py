@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from facerec.errors import RecipeError
+from facerec.base.errors import RecipeError
 from facerec.heads import (
     SEC,
     ArcFace,

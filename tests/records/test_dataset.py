@@ -14,7 +14,7 @@ import pytest
 import torch
 from helpers.toy_files import picture, write_files, write_tar
 
-from facerec.errors import DatasetError, ImageError
+from facerec.base.errors import DatasetError, ImageError
 from facerec.records.augment import Augmentation
 from facerec.records.dataset import Batch, BatchLoader, BatchRequest
 from facerec.records.decode import decode_image

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from facerec.errors import ImageError
+from facerec.base.errors import ImageError
 from facerec.records.decode import (
     MAX_PIXELS,
     decode_image,
@@ -278,7 +278,7 @@ def test_decoding_takes_no_more_memory_than_the_pixels_need(tmp_path: Path) -> N
 import pathlib, resource, sys, time
 import cv2, simplejpeg, PIL.Image  # else loaded at the first image
 from facerec.records.decode import decode_image
-from facerec.errors import ImageError
+from facerec.base.errors import ImageError
 status = pathlib.Path("/proc/self/status").read_text()
 taken = int(status.split("VmSize:")[1].split()[0]) * 1024
 resource.setrlimit(resource.RLIMIT_AS, (taken + 300_000_000,) * 2)

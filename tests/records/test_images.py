@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.toy_files import write_files
 
-from facerec.errors import DatasetError
+from facerec.base.errors import DatasetError
 from facerec.records.images import FolderImages
 
 JPEG = b"\xff\xd8\xff"

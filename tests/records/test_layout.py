@@ -9,7 +9,7 @@ from helpers.toy_files import read_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from facerec.errors import RecordError
+from facerec.base.errors import RecordError
 from facerec.records import layout as layout_module
 from facerec.records.layout import (
     RecordImages,

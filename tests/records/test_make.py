@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from helpers.toy_files import picture, read_files, write_files
 
+from facerec.base.errors import DatasetError
 from facerec.commands.make_records import main
-from facerec.errors import DatasetError
 from facerec.records.decode import decode_image, image_kind
 from facerec.records.images import SubjectFolders
 from facerec.records.layout import RecordImages, write_image_records

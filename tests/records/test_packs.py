@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from facerec.errors import PackError
+from facerec.base.errors import PackError
 from facerec.records.packs import read_pack, write_pack
 
 JPEG = b"\xff\xd8\xff\xe0"

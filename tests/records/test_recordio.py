@@ -14,7 +14,7 @@ from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from facerec.errors import RecordError
+from facerec.base.errors import RecordError
 from facerec.records.recordio import (
     MAGIC,
     ImageRecord,

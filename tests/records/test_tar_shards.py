@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from helpers.toy_files import picture, write_tar
 
+from facerec.base.errors import DatasetError
 from facerec.commands.sources import open_set
-from facerec.errors import DatasetError
 from facerec.records.images import LabelledImages
 from facerec.records.tar_shards import INDEX, TarImages
 from facerec.records.training_set import Data, Part, open_dataset

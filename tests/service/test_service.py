@@ -19,9 +19,9 @@ from helpers.toy_files import encode, png_header
 from hypothesis import given
 from hypothesis import strategies as st
 
+from facerec.base.errors import ModelError
 from facerec.embedding.align import Detector, align_face, face_template
 from facerec.embedding.recognizer import FaceRecognizer
-from facerec.errors import ModelError
 from facerec.service.limits import Access, Refusal
 from tests.helpers.toy_service import (
     LFW,

@@ -10,8 +10,8 @@ from helpers.calibrations import refusing
 from helpers.marked_faces import Marked, marked_photo, marks
 from helpers.toy_files import encode
 
+from facerec.base.errors import DatasetError, FacerecError
 from facerec.embedding.recognizer import FaceRecognizer
-from facerec.errors import DatasetError, FacerecError
 from facerec.galleries import Gallery
 from facerec.service.limits import Access
 from tests.helpers.toy_service import Patches, faces, form

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 from sklearn.linear_model import LogisticRegression
 
-from facerec.errors import MetricError
+from facerec.base.errors import MetricError
 from facerec.statistics import calibration
 from facerec.statistics.calibration import (
     CENTRES,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.stats import rankdata, t
 
-from facerec.errors import MetricError
+from facerec.base.errors import MetricError
 from facerec.statistics.clustered import (
     DEPENDENT,
     Bound,

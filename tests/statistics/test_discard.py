@@ -9,7 +9,7 @@ from helpers.drawn_scores import few
 from hypothesis import given
 from hypothesis import strategies as st
 
-from facerec.errors import MetricError
+from facerec.base.errors import MetricError
 from facerec.statistics.discard import error_versus_discard
 
 comparisons = st.lists(st.tuples(st.booleans(), st.integers(0, 5)), min_size=1, max_size=30)

@@ -9,7 +9,7 @@ from helpers.plain_rates import search
 from hypothesis import given
 from hypothesis import strategies as st
 
-from facerec.errors import MetricError
+from facerec.base.errors import MetricError
 from facerec.statistics.identification import cmc, tpir_at_fpir
 from facerec.statistics.rates import parse_rate, tpr_at_fpr
 

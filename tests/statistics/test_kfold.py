@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.model_selection import KFold
 
-from facerec.errors import MetricError
+from facerec.base.errors import MetricError
 from facerec.statistics.kfold import (
     check_folds,
     fold_indices,

@@ -13,7 +13,7 @@ from scipy.special import ndtr, ndtri
 from sklearn.metrics import roc_auc_score
 from sklearn.metrics import roc_curve as sklearn_roc_curve
 
-from facerec.errors import MetricError
+from facerec.base.errors import MetricError
 from facerec.report import words
 from facerec.statistics.operating_points import between
 from facerec.statistics.rates import (

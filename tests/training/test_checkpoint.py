@@ -17,7 +17,7 @@ from helpers.lives import Ranks
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
-from facerec.errors import CheckpointError
+from facerec.base.errors import CheckpointError
 from facerec.training import checkpoint
 from facerec.training.checkpoint import CheckpointWriter
 from facerec.training.distributed import Processes, launched

@@ -16,12 +16,12 @@ from helpers.tiny_training import make_trainer, weights, write_training_set
 from helpers.training_runs import assert_close, assert_same, gone_on, joined, over_ranks, trained
 
 from facerec.backbones import Backbone
-from facerec.embedding.model import load_model
-from facerec.errors import (
+from facerec.base.errors import (
     CheckpointError,
     ModelError,
     TrainingError,
 )
+from facerec.embedding.model import load_model
 from facerec.heads import SEC, AdaFace, ArcFace, MagFace, MarginClassifier, SphereFace2017
 from facerec.records import Augmentation, BatchRequest, Data, Part, open_dataset
 from facerec.training import Distillation, Recipe

@@ -23,10 +23,10 @@ from helpers.training_runs import (
 from torch import nn
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone, normalize
+from facerec.base.errors import FacerecError, ModelError, RecipeError
+from facerec.base.recipe import to_dict
 from facerec.commands.train import main
 from facerec.embedding import load_model, save_model
-from facerec.errors import FacerecError, ModelError, RecipeError
-from facerec.recipe import to_dict
 from facerec.records import open_dataset
 from facerec.training import Finetune, Head, Init, Recipe
 from facerec.training.initialization import resolved

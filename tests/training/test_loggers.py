@@ -17,8 +17,8 @@ from helpers.toy_packs import make_pack
 from rich.console import Console
 from safetensors.torch import load_file
 
-from facerec.errors import FacerecError, TrainingError
-from facerec.recipe import to_dict
+from facerec.base.errors import FacerecError, TrainingError
+from facerec.base.recipe import to_dict
 from facerec.records import open_dataset
 from facerec.training import Validation
 from facerec.training.distributed import Processes

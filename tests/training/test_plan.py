@@ -20,7 +20,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.profiler import ProfilerActivity, profile
 
 from facerec.backbones import Backbone, create_backbone
-from facerec.errors import TrainingError
+from facerec.base.errors import TrainingError
 from facerec.heads import SEC, RingLoss, collectives
 from facerec.heads.collectives import shard_bounds
 from facerec.training import SGD, Adam, AdamW, Finetune, Head, Recipe, RMSprop

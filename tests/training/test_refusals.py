@@ -10,7 +10,7 @@ import pytest
 from helpers.tiny_training import make_trainer, tiny_recipe
 
 from facerec.backbones import Backbone
-from facerec.errors import FacerecError
+from facerec.base.errors import FacerecError
 from facerec.records import Data, Part
 from facerec.training import (
     Distillation,

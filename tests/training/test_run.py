@@ -13,9 +13,9 @@ import torch
 from helpers.tiny_training import tiny_recipe, write_training_set
 
 import facerec
-from facerec.errors import CheckpointError, RecipeError
+from facerec.base.errors import CheckpointError, RecipeError
+from facerec.base.recipe import differences, to_dict
 from facerec.heads import SEC, CosFace
-from facerec.recipe import differences, to_dict
 from facerec.records import open_dataset
 from facerec.training import (
     SGD,

@@ -24,7 +24,7 @@ from helpers.tiny_training import (
 from helpers.training_runs import assert_close, assert_same, gone_on, joined, over_ranks, trained
 
 from facerec.backbones import Backbone
-from facerec.errors import (
+from facerec.base.errors import (
     CheckpointError,
     TrainingError,
 )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.toy_packs import make_pack
 
-from facerec.errors import PackError
+from facerec.base.errors import PackError
 from facerec.records.packs import read_pack
 from facerec.verification import Pairs, find_pack, pack_bench
 from facerec.verification.bench import infer_subjects

@@ -9,7 +9,7 @@ import pytest
 from helpers.plain_rates import auc, eer_rocch
 from helpers.toy_results import make_result
 
-from facerec.errors import MetricError
+from facerec.base.errors import MetricError
 from facerec.statistics.kfold import kfold_accuracy
 from facerec.statistics.rates import tpr_at_fpr
 from facerec.verification import VerificationResult

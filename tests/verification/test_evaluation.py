@@ -10,9 +10,9 @@ import pytest
 from helpers.plain_rates import auc, eer_rocch
 from helpers.toy_packs import PixelModel, make_pack, toy_pairs
 
+from facerec.base.errors import MetricError
+from facerec.base.files import sha256
 from facerec.embedding.extraction import Embeddings
-from facerec.errors import MetricError
-from facerec.files import sha256
 from facerec.records.decode import decode_image
 from facerec.records.images import MemoryImages
 from facerec.records.packs import read_pack, write_pack

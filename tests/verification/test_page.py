@@ -13,8 +13,8 @@ from helpers.toy_results import make_result
 from rich.console import Console
 
 import facerec
-from facerec.errors import FacerecError
-from facerec.report import figures
+from facerec.base.errors import FacerecError
+from facerec.report import plotting
 from facerec.verification import Pairs, VerificationResult, evaluate
 from facerec.verification.compare import compare
 from facerec.verification.page import check_report_folder, write_report
@@ -65,7 +65,7 @@ def small() -> dict[str, VerificationResult]:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write figures without drawing them, where they do not matter."""
-    monkeypatch.setattr(figures, "draw", lambda figure, kind: kind.encode())
+    monkeypatch.setattr(plotting, "draw", lambda figure, kind: kind.encode())
 
 
 # --- what is there ----------------------------------------------------------------------------

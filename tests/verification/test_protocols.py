@@ -19,8 +19,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.io import loadmat
 
-from facerec.errors import DatasetError, FacerecError, ImageError
-from facerec.names import same_name
+from facerec.base.errors import DatasetError, FacerecError, ImageError
+from facerec.base.names import same_name
 from facerec.verification.bench import Bench
 from facerec.verification.protocols import (
     read_pairs,

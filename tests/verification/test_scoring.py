@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from facerec.defaults import ALL_PAIRS_TARGETS
-from facerec.errors import MetricError
+from facerec.base.defaults import ALL_PAIRS_TARGETS
+from facerec.base.errors import MetricError
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.operating_points import OperatingPoint
 from facerec.statistics.rates import tpr_at_fpr

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 from scipy.io import savemat
 
-from facerec.errors import DatasetError, MetricError
+from facerec.base.errors import DatasetError, MetricError
 from facerec.records.images import MemoryImages
 from facerec.statistics.identification import Searches
 from facerec.verification import identification, templates

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from facerec.errors import DatasetError
+from facerec.base.errors import DatasetError
 from facerec.verification.bench import Bench, pack_bench
 from facerec.verification.protocols.pair_lists import (
     read_agedb,

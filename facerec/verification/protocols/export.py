@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from facerec.errors import DatasetError
-from facerec.files import LIST, atomic_path, read_file
-from facerec.progress import Progress
+from facerec.base.errors import DatasetError
+from facerec.base.files import LIST, atomic_path, read_file
+from facerec.base.progress import Progress
 from facerec.records.images import NAMES, PackImages
 from facerec.records.packs import write_pack
 from facerec.verification.bench import INFERRED, Bench, contiguous_folds

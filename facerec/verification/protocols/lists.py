@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from facerec.errors import DatasetError
-from facerec.files import LIST, read_file, sha256
-from facerec.names import same_name
+from facerec.base.errors import DatasetError
+from facerec.base.files import LIST, read_file, sha256
+from facerec.base.names import same_name
 from facerec.records.images import (
     SUFFIXES,
     FolderImages,

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from facerec.base.errors import DatasetError
 from facerec.embedding.trial import run_apart
-from facerec.errors import DatasetError
 from facerec.verification.protocols.lists import read_content
 
 MAX_MAT_BYTES = 64 << 20

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from facerec.base.errors import DatasetError
 from facerec.embedding.parquet import reading_parquet
-from facerec.errors import DatasetError
 from facerec.records.images import MemoryImages, text_array
 from facerec.report.words import counted
 from facerec.verification.bench import Bench, contiguous_folds, folders_of

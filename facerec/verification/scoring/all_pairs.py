@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from facerec.defaults import ALL_PAIRS_TARGETS
-from facerec.devices import choose_device
-from facerec.errors import MetricError
-from facerec.progress import Progress
+from facerec.base.defaults import ALL_PAIRS_TARGETS
+from facerec.base.devices import choose_device
+from facerec.base.errors import MetricError
+from facerec.base.progress import Progress
 from facerec.statistics.operating_points import (
     Rate,
     allowed_accepts,
@@ -54,7 +54,7 @@ def score_all_pairs(
         tile: rows and columns of a tile, at most; by default 1024 on the CPU, 8192 elsewhere.
             Scores may differ in the last bit between tile sizes and devices.
         pair_limit: count false matches by pair of subjects up to this number.
-        progress: see `facerec.progress.Progress`.
+        progress: see `facerec.base.progress.Progress`.
 
     Raises:
         MetricError: shapes that do not fit, a target that is no rate, a NaN threshold, no mated

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
 from torch import Tensor
 
-from facerec.errors import MetricError
+from facerec.base.errors import MetricError
 from facerec.statistics.operating_points import between, just_above
 from facerec.verification.scoring.tiles import Sample, Tiles, images_of, total
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from facerec.errors import MetricError
+from facerec.base.errors import MetricError
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.operating_points import OperatingPoint
 

@@ -13,9 +13,9 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from facerec.devices import exact_products
-from facerec.errors import MetricError
-from facerec.progress import Progress
+from facerec.base.devices import exact_products
+from facerec.base.errors import MetricError
+from facerec.base.progress import Progress
 from facerec.verification.unit_rows import real_matrix, row_norms, unit_rows
 
 K = TypeVar("K", bound=Callable[[Tensor, slice, slice], None])

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from facerec.errors import DatasetError, PackError
-from facerec.tables import MAX_LINE, TextTable
+from facerec.base.errors import DatasetError, PackError
+from facerec.base.tables import MAX_LINE, TextTable
 from tests.helpers.examples import examples
 
 ROWS = [("Ann/1.jpg", "Ann"), ("Jürgen/2, rechts.jpg", "Jürgen"), ("c", "")]

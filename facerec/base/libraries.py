@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from facerec.errors import MissingExtraError
+from facerec.base.errors import MissingExtraError
 
 
 @contextlib.contextmanager

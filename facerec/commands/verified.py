@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import facerec
+from facerec.base.defaults import FPR_TARGETS
+from facerec.base.errors import MetricError, ModelError
+from facerec.base.files import write_json
+from facerec.base.limits import Flags
 from facerec.commands.cli import Console, command_line, exact_rates
 from facerec.commands.sources import read_members
-from facerec.defaults import FPR_TARGETS
-from facerec.errors import MetricError, ModelError
-from facerec.files import write_json
-from facerec.limits import Flags
 
 if TYPE_CHECKING:
     from facerec.embedding.score_calibration import ScoreCalibration

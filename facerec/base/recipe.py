@@ -16,14 +16,14 @@ import typing
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from facerec.errors import FacerecError, RecipeError
-from facerec.files import NOTE, parse_json, read_file
-from facerec.limits import shown
+from facerec.base.errors import FacerecError, RecipeError
+from facerec.base.files import NOTE, parse_json, read_file
+from facerec.base.limits import shown
 
 T = TypeVar("T")
 MOST_DIGITS = 1e300
 """Whole numbers beyond it are no floats."""
-OWN = Path(__file__).parent / "recipes"
+OWN = Path(__file__).parents[1] / "recipes"
 """Folder of the recipes that come with facerec."""
 
 _RUN_NAME = "<run_path>"

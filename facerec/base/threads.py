@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from facerec.environment import available_cores
+from facerec.base.environment import available_cores
 
 _Result = TypeVar("_Result")
 

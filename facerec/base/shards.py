@@ -6,7 +6,7 @@ import glob
 import re
 from pathlib import Path
 
-from facerec.errors import DatasetError
+from facerec.base.errors import DatasetError
 
 _BRACES = re.compile(r"\{(?:(\d{1,6})\.\.(\d{1,6})|([^{},]*(?:,[^{},]*)+))\}")
 _STARS = re.compile(r"[*?\[]")

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from facerec.comparison.protocol import METRICS, UNTRAINED
 from facerec.comparison.summary import HEADLINE, Summary
-from facerec.report.figures import COLOURS, SMALL, SOFT, beside, label, name_rows, plain_axes
+from facerec.report.plotting import COLOURS, SMALL, SOFT, beside, label, name_rows, plain_axes
 
 _WIDTH = 11.4
 _ROW = 0.172

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from facerec.errors import RecipeError
-from facerec.recipe import OWN, from_dict, load_recipe, to_dict
+from facerec.base.errors import RecipeError
+from facerec.base.recipe import OWN, from_dict, load_recipe, to_dict
 from facerec.training.recipe import Recipe
 
-DOORS = Path(__file__).parent.parent / "recipes"
+DOORS = Path(__file__).parents[2] / "recipes"
 RECIPES = sorted([*OWN.glob("[!_]*.py"), *OWN.glob("insightface/[!_]*.py")])
 
 

@@ -12,8 +12,8 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from facerec.files import check_regular
-from facerec.large_arrays import empty
+from facerec.base.files import check_regular
+from facerec.base.large_arrays import empty
 
 MAX_RATIO = 100
 """How much smaller than its arrays a file may be; numbers hardly compress."""

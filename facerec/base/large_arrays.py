@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from facerec.errors import FacerecError
+from facerec.base.errors import FacerecError
 
 LIMIT = 32 << 20
 """Bytes up to which an array is kept in memory."""

@@ -7,7 +7,7 @@ import pickle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from facerec.errors import MAX_SENTENCE, DatasetError, FacerecError, ImageError, printable
+from facerec.base.errors import MAX_SENTENCE, DatasetError, FacerecError, ImageError, printable
 
 
 @given(st.text())

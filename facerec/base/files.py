@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from facerec.errors import FacerecError
+from facerec.base.errors import FacerecError
 
 _PATIENCE = 2.0
 """Seconds to wait for another writer of the same file, so that small files take turns."""

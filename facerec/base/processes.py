@@ -14,7 +14,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any
 
-from facerec.errors import FacerecError
+from facerec.base.errors import FacerecError
 
 
 @contextlib.contextmanager
@@ -25,7 +25,7 @@ def process_pool(
 
     Where the block ends with a `FacerecError`, work under way is finished and the rest cancelled.
     Any other exception, such as the `SystemExit` of a SIGTERM, kills the processes at once; work
-    must therefore leave only what is whole, as `facerec.files` does.
+    must therefore leave only what is whole, as `facerec.base.files` does.
 
     Args:
         count: number of processes, ≥ 1.

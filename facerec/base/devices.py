@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from facerec.errors import DeviceError, message_line
+from facerec.base.errors import DeviceError, message_line
 
 
 def choose_device(name: str | torch.device, local_rank: int = 0) -> torch.device:

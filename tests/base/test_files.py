@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from facerec import files
-from facerec.errors import FacerecError, PackError
-from facerec.files import (
+from facerec.base import files
+from facerec.base.errors import FacerecError, PackError
+from facerec.base.files import (
     atomic_folder,
     atomic_path,
     check_place,
@@ -134,7 +134,7 @@ def test_write_json_writes_readable_text_and_refuses_nan(tmp_path: Path) -> None
 WRITER = """
 import sys, time
 from pathlib import Path
-from facerec.files import atomic_folder, atomic_path, staged_folder
+from facerec.base.files import atomic_folder, atomic_path, staged_folder
 kind, path, ready = sys.argv[1:]
 give = {"file": atomic_path, "folder": atomic_folder,
         "staged": lambda path: staged_folder(path, last="last")}[kind]

@@ -21,7 +21,7 @@ from facerec.fairness.norms import SubjectNorms
 from facerec.fairness.result import Audit
 from facerec.fairness.rows import estimate
 from facerec.report.estimate import Estimate
-from facerec.report.figures import (
+from facerec.report.plotting import (
     SMALL,
     Style,
     filled,
@@ -33,7 +33,7 @@ from facerec.report.figures import (
     styles,
     verbatim,
 )
-from facerec.report.figures import label as short
+from facerec.report.plotting import label as short
 
 _WIDTH = 7.0
 _STRIP = 40

@@ -12,10 +12,10 @@ from typing import Annotated, Any
 import numpy as np
 import pytest
 
+from facerec.base.errors import RecipeError
+from facerec.base.limits import Checked, Limits
 from facerec.commands import plan as plan_command
 from facerec.commands import train as train_command
-from facerec.errors import RecipeError
-from facerec.limits import Checked, Limits
 from facerec.training import Recipe
 
 REQUIRED: dict[str, Any] = {

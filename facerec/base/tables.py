@@ -2,7 +2,7 @@
 
 Fields are apart by commas, or where the first line has none by semicolons or TABs. The text is
 UTF-8, with a mark or not, or UTF-16 with its mark; line ends are of any kind. Blanks around fields
-do not count, lines without any text are passed over, and text is composed (`facerec.names`).
+do not count, lines without any text are passed over, and text is composed (`facerec.base.names`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from operator import itemgetter
 from pathlib import Path
 from typing import IO
 
-from facerec.errors import DatasetError, FacerecError
-from facerec.files import LIST, open_file, read_file
-from facerec.names import same_name
+from facerec.base.errors import DatasetError, FacerecError
+from facerec.base.files import LIST, open_file, read_file
+from facerec.base.names import same_name
 
 MAX_LINE = 1 << 24
 """Bytes of a line; a file with a longer one is no table."""

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pandas._libs.parsers import STR_NA_VALUES
 
-from facerec.names import is_missing, same_name, same_names
+from facerec.base.names import is_missing, same_name, same_names
 
 FORMS = ("NFC", "NFD")
 OTHERS = ["NA_character_", "NULL", "nil", "n.a.", "n. a.", "-", "?", "\\N"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from facerec.devices import exact_products, set_numerics, true_float32
+from facerec.base.devices import exact_products, set_numerics, true_float32
 
 
 @pytest.fixture

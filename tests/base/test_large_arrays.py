@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from helpers.toy_embeddings import take
 
-from facerec import large_arrays
+from facerec.base import large_arrays
+from facerec.base.errors import FacerecError
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import read_embeddings, write_embeddings
-from facerec.errors import FacerecError
 from facerec.galleries import (
     Gallery,
     Space,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from facerec import environment
-from facerec.environment import available_cores, bound_threads
+from facerec.base import environment
+from facerec.base.environment import available_cores, bound_threads
 
 
 def run(code: str, **variables: str) -> str:

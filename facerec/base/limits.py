@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from facerec.errors import RecipeError
+from facerec.base.errors import RecipeError
 
 LARGEST = 1e12
 """Far beyond what any setting means, and its cube is still a float32."""
@@ -135,7 +135,7 @@ def _hints(kind: type) -> dict[str, Any]:
 def _numbers(value: Any, hint: Any, limits: Limits | None = None) -> Iterator[tuple[Any, Limits]]:
     """Yield the numbers in a field's value with their limits; what is of another type is skipped.
 
-    That types are right is left to `facerec.recipe.check`, which names the field in its tree.
+    That types are right is left to `facerec.base.recipe.check`, which names the field in its tree.
     """
     origin, options = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:

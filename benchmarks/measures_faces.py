@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 from rows import Row
 
-from facerec.base.tables import TextTable
 from facerec.embedding.align import NotAcquiredError, YuNet
 from facerec.embedding.face_score import _SPOILT, FaceScore
 from facerec.embedding.model import shifted
 from facerec.embedding.recognizer import FaceRecognizer, load
 from facerec.records import Data
 from facerec.records.decode import decode_image
+from facerec.records.tables import TextTable
 from facerec.records.training_set import open_images
 from facerec.verification.bench import find_pack, pack_bench
 

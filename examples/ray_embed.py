@@ -32,7 +32,6 @@ from facerec.base.errors import DatasetError, FacerecError, message_line
 from facerec.base.files import exclusive, parse_json, read_file, write_json
 from facerec.base.progress import Progress
 from facerec.base.recipe import differences
-from facerec.base.shards import shard_paths
 from facerec.commands import embedder
 from facerec.commands.sources import Kind, Opened, open_set
 from facerec.embedding.extraction import describe_embedding, embed_images
@@ -40,6 +39,7 @@ from facerec.embedding.file import write_embeddings
 from facerec.embedding.model import EmbeddingModel
 from facerec.embedding.parquet import JOB_FILE
 from facerec.embedding.parts import job_identity
+from facerec.records.shards import shard_paths
 from facerec.records.tar_shards import is_tar_shards
 from facerec.report.progress import progress_bar
 

@@ -32,7 +32,6 @@ from facerec.base.files import (
     write_json,
 )
 from facerec.base.recipe import to_dict
-from facerec.base.tables import TextTable
 from facerec.comparison.finals import read_final
 from facerec.comparison.harness import held
 from facerec.embedding import load_model, read_embeddings
@@ -49,6 +48,7 @@ from facerec.records.make import repair_records
 from facerec.records.packs import read_pack
 from facerec.records.proposals import read_proposals
 from facerec.records.recordio import read_index
+from facerec.records.tables import TextTable
 from facerec.records.tar_shards import TarImages, index_shard
 from facerec.training.distributed import Processes
 from facerec.training.monitor import Monitor
@@ -129,7 +129,7 @@ BESIDE: dict[str, Callable[[Path], object]] = {
 ELSEWHERE = {
     "commands/cli.py",  # in the folder of torchrun
     "comparison/harness.py", "training/monitor.py",  # by open_file
-    "base/files.py", "base/npz.py", "embedding/parquet.py", "export/bundle.py",
+    "base/files.py", "records/npz.py", "embedding/parquet.py", "export/bundle.py",
     "comparison/finals.py", "records/make.py", "records/packs.py", "records/recordio.py",
     "training/distillation.py",  # all of these below a temporary name that has another name there
     "comparison/own_losses.py", "export/consumers.py",  # into memory

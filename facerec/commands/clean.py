@@ -13,9 +13,9 @@ import tyro
 
 from facerec.base.errors import DatasetError
 from facerec.base.files import check_file_name
-from facerec.base.other_kinds import other_kind
 from facerec.commands.cli import Console, run_command
 from facerec.commands.embedder import print_embeddings, print_notes
+from facerec.records.other_kinds import other_kind
 from facerec.records.proposals import Proposal, write_proposals
 from facerec.report import words
 from facerec.report.progress import progress_bar

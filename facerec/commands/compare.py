@@ -14,9 +14,9 @@ import tyro
 from facerec.base.defaults import ClusterMetric
 from facerec.base.errors import RecipeError
 from facerec.base.limits import Count, Flags
-from facerec.base.processes import Spawned, end_with_parent
 from facerec.base.recipe import load_recipe
 from facerec.commands.cli import Console, run_command
+from facerec.records.processes import Spawned, end_with_parent
 from facerec.report.progress import progress_bar
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ import tyro
 from facerec.backbones.preprocessing import PerChannel, numbers_words
 from facerec.base.errors import DatasetError, FacerecError
 from facerec.base.limits import Count, Flags
-from facerec.base.other_kinds import other_kind
 from facerec.commands.cli import Console, print_first
 from facerec.embedding.align import (
     INSIGHTFACE_PACK,
@@ -31,6 +30,7 @@ from facerec.embedding.align import (
     parse_align,
 )
 from facerec.records.images import FolderImages, ImageSource
+from facerec.records.other_kinds import other_kind
 from facerec.report.progress import progress_bar
 from facerec.report.words import counted
 

@@ -14,11 +14,11 @@ import tyro
 from facerec.base.defaults import OVERLAP_SHARE
 from facerec.base.errors import DatasetError
 from facerec.base.limits import ProperShare
-from facerec.base.shards import is_pattern
 from facerec.commands.cli import Console, command_line, run_command
 from facerec.commands.embedder import DEFAULT, Embedder, print_embeddings
 from facerec.commands.sources import Kind, kind_of, open_set
 from facerec.records.images import ImageSource
+from facerec.records.shards import is_pattern
 from facerec.report import words
 from facerec.report.progress import progress_bar
 from facerec.report.table import Cell, Table

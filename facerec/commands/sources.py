@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from facerec.base.errors import DatasetError
 from facerec.base.names import is_missing
-from facerec.base.other_kinds import other_kind
-from facerec.base.tables import TextTable
 from facerec.records.images import FolderImages, ImageSource, PackImages, text_array
+from facerec.records.other_kinds import other_kind
+from facerec.records.tables import TextTable
 
 if TYPE_CHECKING:
     from facerec.embedding.align import Aligner

@@ -24,8 +24,8 @@ from facerec.base.errors import DatasetError, ImageError, ModelError, message_li
 from facerec.base.files import check_regular, sha256
 from facerec.base.libraries import cv2, needed
 from facerec.base.names import is_missing, same_name
-from facerec.base.tables import TextTable
 from facerec.records.decode import has_template
+from facerec.records.tables import TextTable
 
 # Left eye, right eye, nose, left and right corner of the mouth, as x and y in a 112×112 crop.
 # Left is the viewer's left.

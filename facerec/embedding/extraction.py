@@ -17,11 +17,10 @@ from facerec.base.errors import ImageError, RecordError
 from facerec.base.large_arrays import empty
 from facerec.base.names import same_names
 from facerec.base.progress import Progress
-from facerec.base.threads import batches_ahead
 from facerec.embedding.align import Aligner, NotAcquiredError, face_template
 from facerec.embedding.model import EmbeddingModel, shifted
 from facerec.embedding.photo_faces import EveryFace, PhotoFace
-from facerec.records.decode import decode_image
+from facerec.records.decode import batches_ahead, decode_image
 from facerec.records.images import ImageSource
 
 Image = npt.NDArray[np.uint8]

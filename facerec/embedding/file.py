@@ -23,11 +23,11 @@ import numpy.typing as npt
 from facerec.base.errors import DatasetError
 from facerec.base.files import atomic_path, sha256
 from facerec.base.large_arrays import as_type
-from facerec.base.npz import ArchiveError, read_arrays, write_arrays
-from facerec.base.other_kinds import other_kind
 from facerec.embedding.check import FORMAT, IDS, MAX_BYTES, SUBJECTS, VECTORS, checked, parse_note
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.parquet import SUFFIX, is_shards, list_shards, read_parquet, write_parquet
+from facerec.records.npz import ArchiveError, read_arrays, write_arrays
+from facerec.records.other_kinds import other_kind
 
 _FAILURES = ("failure_rows", "failure_reasons")
 _OPTIONAL = ("subjects", "face_scores", "digests")

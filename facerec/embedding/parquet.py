@@ -20,7 +20,6 @@ import numpy.typing as npt
 from facerec.base.errors import DatasetError, MissingExtraError
 from facerec.base.files import check_regular, parse_json, read_file
 from facerec.base.large_arrays import empty
-from facerec.base.shards import is_pattern, shard_paths
 from facerec.embedding.check import (
     BLOCK,
     IDS,
@@ -32,6 +31,7 @@ from facerec.embedding.check import (
 )
 from facerec.embedding.extraction import Embeddings
 from facerec.records.images import text_array
+from facerec.records.shards import is_pattern, shard_paths
 
 SUFFIX = ".parquet"
 JOB_FILE = "job.json"

@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from facerec.base.errors import FacerecError, ImageError, RecordError
 from facerec.base.progress import Progress
-from facerec.base.threads import batches_ahead
 from facerec.embedding.align import Aligner, Detector, Points
-from facerec.records.decode import decode_image
+from facerec.records.decode import batches_ahead, decode_image
 from facerec.records.images import ImageSource, text_array
 
 

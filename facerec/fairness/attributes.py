@@ -20,7 +20,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from facerec.base.errors import DatasetError
 from facerec.base.names import is_missing
-from facerec.base.tables import TextTable
 from facerec.embedding.extraction import Embeddings
 from facerec.fairness.groupings import (
     ALL_GROUPS,
@@ -34,6 +33,7 @@ from facerec.fairness.groupings import (
     form_groupings,
 )
 from facerec.records.images import check_unique, text_array
+from facerec.records.tables import TextTable
 
 MOST_NUMBERS = 12
 """Different numbers that are taken for groups, such as grades; more of them are measurements."""
@@ -152,7 +152,8 @@ def read_attributes(
     own, for sets that do not say who is who.
 
     Args:
-        path: a table that `facerec.base.tables` reads: UTF-8 or UTF-16; commas, semicolons or tabs.
+        path: a table that `facerec.records.tables` reads: UTF-8 or UTF-16; commas, semicolons or
+            tabs.
         groups: columns of attributes; what `is_missing` is not recorded.
         subject: column of the subject.
         allow_inferred: take labels whose source does not begin as one of `RECORDED`.

@@ -34,7 +34,6 @@ from facerec.base.errors import DatasetError, MetricError
 from facerec.base.files import atomic_path, exclusive
 from facerec.base.large_arrays import take
 from facerec.base.names import same_name
-from facerec.base.npz import write_arrays
 from facerec.base.progress import Progress
 from facerec.embedding.extraction import Embeddings, image_digest
 from facerec.embedding.score_calibration import Evidence, ScoreCalibration
@@ -50,6 +49,7 @@ from facerec.galleries.search import BLOCK, FaissIndex, group_sums, nearest
 from facerec.galleries.space import Space
 from facerec.galleries.threshold import DEPTH, Calibration, Fpir, left_out
 from facerec.records.images import text_array
+from facerec.records.npz import write_arrays
 from facerec.statistics.calibration_checks import Likeness, likeness
 from facerec.statistics.operating_points import Rate
 from facerec.verification.unit_rows import row_norms

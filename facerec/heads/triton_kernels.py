@@ -9,8 +9,8 @@ import math
 import triton
 import triton.language as tl
 
-from facerec.base.triton_launch import Launcher
 from facerec.heads import tiles
+from facerec.heads.triton_launch import Launcher
 
 ABSENT = tl.constexpr(tiles.ABSENT)
 FLOOR = tl.constexpr(tiles.FLOOR)

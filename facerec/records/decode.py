@@ -9,15 +9,22 @@ from __future__ import annotations
 
 import io
 import warnings
-from typing import TYPE_CHECKING, Any, Literal
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from facerec.base.environment import available_cores
 from facerec.base.errors import ImageError
 from facerec.base.libraries import cv2, pillow, simplejpeg
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+_Result = TypeVar("_Result")
 
 MAX_PIXELS = 40_000_000
 """Largest image that is decoded without a fixed size; a header that claims more is refused."""
@@ -242,3 +249,27 @@ def _opened(data: bytes, where: str) -> Image:
             f"{where}: a {kind.upper()} of {pages} pages, which is not read; save one as PNG"
         )
     return image
+
+
+def batches_ahead(
+    work: Callable[[int], _Result], indices: NDArray[np.int64], size: int
+) -> Iterator[tuple[int, list[Future[_Result]]]]:
+    """Yield the first row and the results of each batch, while those of the next are worked on.
+
+    Args:
+        work: called with each index, by several threads at once; it gains where it leaves Python's
+            lock, as decoding an image does.
+        indices: what it is called with, in this order.
+        size: of a batch; the last one may be smaller.
+    """
+    pool = ThreadPoolExecutor(min(8, available_cores()))
+    waiting: deque[tuple[int, list[Future[_Result]]]] = deque()
+    try:
+        for start in range(0, len(indices), size):
+            batch = indices[start : start + size].tolist()
+            waiting.append((start, [pool.submit(work, index) for index in batch]))
+            if len(waiting) == 2:
+                yield waiting.popleft()
+        yield from waiting
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from facerec.base.errors import DatasetError, FacerecError, ImageError, PackError, printable
 from facerec.base.files import read_file
 from facerec.base.names import same_name, same_names
-from facerec.base.other_kinds import other_kind
 from facerec.base.progress import Progress
-from facerec.base.tables import TextTable
 from facerec.records.decode import orientation
+from facerec.records.other_kinds import other_kind
 from facerec.records.packs import Pack
+from facerec.records.tables import TextTable
 
 OnError = Literal["error", "skip"]
 

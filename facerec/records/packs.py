@@ -22,7 +22,7 @@ import numpy as np
 
 from facerec.base.errors import PackError
 from facerec.base.files import atomic_path, read_file
-from facerec.base.npz import ArchiveError, read_arrays
+from facerec.records.npz import ArchiveError, read_arrays
 
 MAX_PACK_BYTES = 4 << 30
 _REPEATED_BYTES = 1 << 28

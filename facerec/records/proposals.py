@@ -16,7 +16,7 @@ from typing import Literal, get_args
 from facerec.base.errors import DatasetError
 from facerec.base.files import atomic_path
 from facerec.base.names import is_missing
-from facerec.base.tables import TextTable
+from facerec.records.tables import TextTable
 
 Kind = Literal["no_face", "wrong_label", "mixture", "merge", "duplicate"]
 

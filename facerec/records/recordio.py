@@ -26,7 +26,7 @@ import numpy as np
 
 from facerec.base.errors import RecordError
 from facerec.base.files import atomic_path, open_file, read_file
-from facerec.base.other_kinds import other_kind
+from facerec.records.other_kinds import other_kind
 
 MAGIC = struct.pack("<I", 0xCED7230A)
 MAX_PAYLOAD = (1 << 29) - 1

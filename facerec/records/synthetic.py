@@ -21,12 +21,12 @@ import facerec
 from facerec.base.errors import DatasetError
 from facerec.base.files import staged_folder, write_json
 from facerec.base.limits import MOST, Checked, Count, CountOrNone, Limits, NonNegative, Positive
-from facerec.base.processes import process_pool
 from facerec.base.progress import Progress
 from facerec.records.decode import decode_image
 from facerec.records.faces import DrawnFace, draw_circumstances, encode
 from facerec.records.layout import write_image_records
 from facerec.records.packs import write_pack
+from facerec.records.processes import process_pool
 
 DATASET_FILE = "dataset.json"
 FOLDS = 10

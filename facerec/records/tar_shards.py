@@ -29,9 +29,7 @@ from numpy.typing import NDArray
 from facerec.base.errors import DatasetError, RecordError, printable
 from facerec.base.files import PHOTO, atomic_path, open_file, parse_json
 from facerec.base.names import same_name
-from facerec.base.npz import ArchiveError, read_arrays, write_arrays
 from facerec.base.progress import Progress
-from facerec.base.shards import is_pattern, shard_paths
 from facerec.records.images import (
     SUFFIXES,
     Account,
@@ -40,7 +38,9 @@ from facerec.records.images import (
     metadata_kind,
     suffix_kind,
 )
+from facerec.records.npz import ArchiveError, read_arrays, write_arrays
 from facerec.records.recordio import CLASS_LIMIT
+from facerec.records.shards import is_pattern, shard_paths
 
 SUFFIX = ".tar"
 INDEX = ".index.npz"

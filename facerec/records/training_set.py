@@ -13,11 +13,11 @@ from facerec.base.errors import DatasetError
 from facerec.base.limits import Checked, Count, CountOrNone, Limits
 from facerec.base.names import same_name
 from facerec.base.progress import Progress
-from facerec.base.tables import TextTable
 from facerec.records.augment import Augmentation
 from facerec.records.dataset import FaceDataset
 from facerec.records.images import LabelledImages, OnError, SubjectFolders, turned_note
 from facerec.records.layout import RecordImages, read_text
+from facerec.records.tables import TextTable
 from facerec.records.tar_shards import TarImages, is_tar_shards
 
 

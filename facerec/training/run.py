@@ -23,8 +23,8 @@ from facerec.base import recipe as recipes
 from facerec.base.errors import CheckpointError, RecipeError
 from facerec.base.files import NOTE, check_no_links, parse_json, read_file, sha256, write_json
 from facerec.base.libraries import cv2
-from facerec.base.shards import is_pattern, shard_paths
 from facerec.records.dataset import FaceDataset
+from facerec.records.shards import is_pattern, shard_paths
 from facerec.records.training_set import Data, Part
 from facerec.training import checkpoint
 from facerec.training.distributed import Processes

@@ -19,8 +19,8 @@ import triton.language as tl
 from helpers.triton_compiler import NoGPU, compiled
 from triton.runtime import driver
 
-from facerec.base.triton_launch import Launcher
 from facerec.heads.tiles import Slopes, TileSettings, TileSums
+from facerec.heads.triton_launch import Launcher
 from facerec.heads.triton_softmax import SHAPES, TritonTiles
 
 

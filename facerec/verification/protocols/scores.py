@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from facerec.base.errors import DatasetError
 from facerec.base.names import is_missing, same_name
-from facerec.base.tables import TextTable
+from facerec.records.tables import TextTable
 from facerec.statistics.rates import turned
 from facerec.verification.bench import Pairs
 from facerec.verification.protocols.lists import LABELS, file_source, read_lines
@@ -89,8 +89,8 @@ def read_scores(
 ) -> ScoredPairs:
     """Read a file of scores, one pair a line; larger means more alike.
 
-    With a header, as `facerec.base.tables` reads it: ``score`` with ``label`` (0 or 1, or a word of
-    `LABELS`) or with the subjects of both sides, whose equality is the label; ``fold`` if it is
+    With a header, as `facerec.records.tables` reads it: ``score`` with ``label`` (0 or 1, or a word
+    of `LABELS`) or with the subjects of both sides, whose equality is the label; ``fold`` if it is
     there. What is said of both sides has two columns, as in bob's ``bio_ref_subject_id`` and
     ``probe_subject_id`` (or ``bio_probe_subject_id``), or in ``subject_id_1`` and ``subject_id_2``;
     a group may also have one column, for pairs within a group. Without a header, separated by

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from facerec.base.errors import DatasetError
 from facerec.base.names import same_name
-from facerec.base.tables import TextTable
 from facerec.records.images import FolderImages
+from facerec.records.tables import TextTable
 from facerec.verification.bench import INFERRED, Pairs, infer_subjects
 from facerec.verification.protocols.lists import file_source, parse_number
 from facerec.verification.protocols.matlab import many, read_mat

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from facerec.base.npz import ArchiveError, read_arrays
+from facerec.records.npz import ArchiveError, read_arrays
 
 GOOD = {"a": np.arange(6.0).reshape(2, 3), "b": np.array("text")}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from facerec.base.errors import DatasetError
-from facerec.base.shards import is_pattern, shard_paths
+from facerec.records.shards import is_pattern, shard_paths
 
 
 @pytest.fixture

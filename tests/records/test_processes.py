@@ -14,17 +14,17 @@ import psutil
 import pytest
 
 from facerec.base.errors import FacerecError
-from facerec.base.processes import process_pool
 from facerec.commands import cli
 from facerec.commands.cli import _UNWINDING
 from facerec.commands.main import COMMANDS
+from facerec.records.processes import process_pool
 
 SCRIPT = """
 import signal, sys, time
 from concurrent.futures import wait
 from pathlib import Path
 from facerec.commands.cli import run_command
-from facerec.base.processes import process_pool
+from facerec.records.processes import process_pool
 
 def ready(folder):
     (Path(folder) / str(__import__("os").getpid())).touch()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from facerec.base.errors import DatasetError, PackError
-from facerec.base.tables import MAX_LINE, TextTable
+from facerec.records.tables import MAX_LINE, TextTable
 from tests.helpers.examples import examples
 
 ROWS = [("Ann/1.jpg", "Ann"), ("Jürgen/2, rechts.jpg", "Jürgen"), ("c", "")]

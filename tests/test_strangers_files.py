@@ -129,7 +129,7 @@ BESIDE: dict[str, Callable[[Path], object]] = {
 ELSEWHERE = {
     "commands/cli.py",  # in the folder of torchrun
     "comparison/harness.py", "training/monitor.py",  # by open_file
-    "base/files.py", "records/npz.py", "embedding/parquet.py", "export/bundle.py",
+    "report/folders.py", "records/npz.py", "embedding/parquet.py", "export/bundle.py",
     "comparison/finals.py", "records/make.py", "records/packs.py", "records/recordio.py",
     "training/distillation.py",  # all of these below a temporary name that has another name there
     "comparison/own_losses.py", "export/consumers.py",  # into memory

@@ -15,7 +15,7 @@ import socket
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -145,7 +145,11 @@ def full_disk_sentence(path: Path, error: OSError, then: str = "run the same com
 
 @contextlib.contextmanager
 def exclusive(
-    path: str | os.PathLike[str], error: type[FacerecError] = FacerecError, *, suffix: str = ""
+    path: str | os.PathLike[str],
+    error: type[FacerecError] = FacerecError,
+    *,
+    suffix: str = "",
+    file: bool = False,
 ) -> Iterator[Path]:
     """Let one process at a time write ``path``, and sweep what a killed one left beside it.
 
@@ -157,6 +161,7 @@ def exclusive(
             gone again if the block fails and leaves it empty.
         error: the class raised.
         suffix: of NAME in the lock's name: a lock beside the one that each writing takes.
+        file: it is to be a file, see `check_place`.
 
     Yields:
         ``path``.
@@ -166,7 +171,7 @@ def exclusive(
             is there, which in an unpacked archive leads to any file of ours.
     """
     final = Path(path)
-    check_no_link(final, error)
+    check_place(final, error, file=file)
     made = [folder for folder in final.parents if not folder.exists()]
     guarded = final.parent / f"{final.name}{suffix}"
     try:
@@ -195,28 +200,15 @@ def exclusive(
                 folder.rmdir()
 
 
-def check_no_link(path: Path, error: type[FacerecError] = FacerecError) -> None:
-    """Refuse to write through a link; of a name that a user typed, what it links to is named here.
-
-    Raises:
-        FacerecError: ``path`` is a symbolic link.
-    """
-    if path.is_symlink():
-        raise error(
-            f"{path}: this is a link, and what it leads to would be changed; take it away, or name "
-            "the file or folder itself"
-        )
-
-
 def check_no_links(*folders: Path) -> None:
-    """Refuse to go on in folders whose names of our choice may lead elsewhere; see `check_no_link`.
+    """Refuse to go on in folders whose names of our choice may lead elsewhere; see `check_place`.
 
     Raises:
         FacerecError: something in one of them is a symbolic link.
     """
     for folder in folders:
         for path in (folder, *(folder.iterdir() if folder.is_dir() else ())):
-            check_no_link(path)
+            check_place(path)
 
 
 def _lock_path(final: Path) -> Path:
@@ -264,42 +256,51 @@ def _owner(final: Path) -> str:
 def _sweep(final: Path) -> None:
     """Remove temporary files and folders of dead writers; put back what one had moved aside."""
     name = re.compile(rf"\.{re.escape(final.name)}\.[a-z0-9_]{{8}}\.(tmp|old)")
-    left = [path for path in final.parent.iterdir() if name.fullmatch(path.name)]
-    for path in left:
+    for path in [path for path in final.parent.iterdir() if name.fullmatch(path.name)]:
         if path.suffix == ".old" and not final.exists():
             path.rename(final)
-        elif path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
         else:
-            path.unlink(missing_ok=True)
+            remove(path)
 
 
-def check_file_name(path: str | os.PathLike[str], error: type[FacerecError] = FacerecError) -> None:
-    """Refuse what cannot become a file, best before the work that it would hold.
+def remove(path: Path) -> None:
+    """Remove a file, a folder with all that it holds, or a link, if it is there and can be."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def check_place(
+    path: str | os.PathLike[str], error: type[FacerecError] = FacerecError, *, file: bool = False
+) -> None:
+    """Refuse what cannot be made or replaced where it is to be, best before the work for it.
+
+    Nothing is written through a link; of a name that a user typed, what it links to is named here.
+
+    Args:
+        path: a file or folder.
+        error: the class raised.
+        file: it is to be a file.
 
     Raises:
-        FacerecError: ``path`` is a folder, a device, a pipe or a link.
+        FacerecError: there are no rights to write beside it, or what is above it is no folder; it
+            is a link, or in place of the file a folder, a device or a pipe.
     """
     path = Path(path)
-    if path.exists() and not path.is_file():
-        raise error(f"{path}: this is a folder, a device or a pipe; name the file to write")
-    check_no_link(path, error)
-
-
-def check_place(path: str | os.PathLike[str], error: type[FacerecError] = FacerecError) -> None:
-    """Refuse a file or folder that cannot be made where it is to be, best before the work for it.
-
-    Raises:
-        FacerecError: there are no rights to write beside it, what is above it is no folder, or it
-            is a link.
-    """
     above = next(folder for folder in Path(os.path.realpath(path)).parents if folder.exists())
+    if file and path.exists() and not path.is_file():
+        raise error(f"{path}: this is a folder, a device or a pipe; name the file to write")
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
         raise error(
             f"{path}: cannot be written, {above} is no folder or there are no rights to write into "
             "it; choose another place"
         )
-    check_no_link(Path(path), error)
+    if path.is_symlink():
+        raise error(
+            f"{path}: this is a link, and what it leads to would be changed; take it away, or name "
+            "the file or folder itself"
+        )
 
 
 @contextlib.contextmanager
@@ -324,64 +325,61 @@ def atomic_path(
         FacerecError: the file cannot be written, for example because the disk is full, or another
             process is writing it.
     """
-    check_file_name(path, error)
-    with exclusive(path, error) as final:
-        temporary: Path | None = None
-        try:
-            descriptor, name = tempfile.mkstemp(
-                dir=final.parent, prefix=f".{final.name}.", suffix=".tmp"
-            )
-            temporary = Path(name)
-            try:
-                yield temporary
-                if not private:
-                    os.fchmod(descriptor, 0o666 & ~_UMASK)
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            temporary.replace(final)
-            fsync_directory(final.parent)
-        except OSError as problem:
-            # The block may also read files; what goes wrong with those is not ours to word.
-            ours = (None, str(final), str(temporary), str(final.parent))
-            if temporary is not None and problem.filename not in ours:
-                raise
-            raise error(full_disk_sentence(final, problem)) from problem
-        finally:
-            if temporary is not None:
-                temporary.unlink(missing_ok=True)
+    final = Path(path)
+    with _temporary(final, final, error, folder=False) as (temporary, descriptor):
+        yield temporary
+        if not private:
+            os.fchmod(descriptor, 0o666 & ~_UMASK)
+        os.fsync(descriptor)
+        temporary.replace(final)
+        fsync_directory(final.parent)
 
 
 @contextlib.contextmanager
-def _temporary_folder(guarded: Path, folder: Path, error: type[FacerecError]) -> Iterator[Path]:
-    """Give a temporary folder beside ``guarded``, which goes at the end if it is still there.
+def _temporary(
+    guarded: Path, shown: Path, error: type[FacerecError], *, folder: bool
+) -> Iterator[tuple[Path, int]]:
+    """Give a temporary file or folder beside ``guarded``, which goes at the end if still there.
 
-    Errors of the block name ``folder`` where they would name the temporary folder.
+    Errors of the block name ``shown`` where they would name what is temporary.
 
     Args:
         guarded: the file or folder that one process at a time writes.
-        folder: what is written.
+        shown: what is written.
         error: the class raised in place of an ``OSError``.
+        folder: which of both.
+
+    Yields:
+        Its path, and a descriptor of it, which no other file can take the place of.
 
     Raises:
-        FacerecError: an ``OSError`` of the block, or another process is writing ``guarded``.
+        FacerecError: an ``OSError`` in writing it, or another process is writing ``guarded``.
     """
-    with exclusive(guarded, error):
-        temporary: Path | None = None
+    temporary: Path | None = None
+    with exclusive(guarded, error, file=not folder), contextlib.ExitStack() as opened:
         try:
-            temporary = Path(
-                tempfile.mkdtemp(dir=guarded.parent, prefix=f".{guarded.name}.", suffix=".tmp")
-            )
-            yield temporary
+            where: dict[str, Any] = {"dir": guarded.parent, "prefix": f".{guarded.name}."}
+            if folder:
+                name = tempfile.mkdtemp(".tmp", **where)
+                descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            else:
+                descriptor, name = tempfile.mkstemp(".tmp", **where)
+            opened.callback(os.close, descriptor)
+            temporary = Path(name)
+            yield temporary, descriptor
         except FacerecError as problem:
             if temporary is None or str(temporary) not in str(problem):
                 raise
-            raise type(problem)(str(problem).replace(str(temporary), str(folder))) from problem
+            raise type(problem)(str(problem).replace(str(temporary), str(shown))) from problem
         except OSError as problem:
-            raise error(full_disk_sentence(folder, problem)) from problem
+            # The block may also read files; what goes wrong with those is not ours to word.
+            ours = (None, str(guarded), str(temporary), str(guarded.parent))
+            if temporary is not None and not folder and problem.filename not in ours:
+                raise
+            raise error(full_disk_sentence(shown, problem)) from problem
         finally:
             if temporary is not None:
-                shutil.rmtree(temporary, ignore_errors=True)
+                remove(temporary)
 
 
 @contextlib.contextmanager
@@ -404,15 +402,13 @@ def atomic_folder(
         FacerecError: the folder cannot be written, or another process is writing it.
     """
     final = Path(path)
-    with _temporary_folder(final, final, error) as temporary:
+    with _temporary(final, final, error, folder=True) as (temporary, descriptor):
         yield temporary
         if private:
             for inside in temporary.rglob("*"):
                 inside.chmod(0o700 if inside.is_dir() else 0o600)
         else:
-            descriptor = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             os.fchmod(descriptor, 0o777 & ~_UMASK)
-            os.close(descriptor)
         old = temporary.with_suffix(".old")
         if replace and final.exists():
             final.rename(old)
@@ -442,74 +438,13 @@ def staged_folder(
         FacerecError: the folder cannot be written, or another process is writing it.
     """
     final = Path(path)
-    with _temporary_folder(final / last, final, error) as temporary:
+    with _temporary(final / last, final, error, folder=True) as (temporary, _):
         yield temporary
         (final / last).unlink(missing_ok=True)
         names = [file.name for file in temporary.iterdir() if file.name != last]
         for name in [*names, last]:
             (temporary / name).replace(final / name)
         fsync_directory(final)
-
-
-def write_folder(
-    path: str | os.PathLike[str], files: Mapping[str, bytes], *, private: bool = False
-) -> None:
-    """Write a folder that appears whole or not at all, and takes the place of the one before it.
-
-    Args:
-        path: the folder; whatever is there is replaced.
-        files: path inside the folder → contents.
-        private: as in `atomic_folder`.
-
-    Raises:
-        FacerecError: the folder cannot be written; the old one is then still there.
-    """
-    with atomic_folder(path, replace=True, private=private) as temporary:
-        for name, content in files.items():
-            target = temporary / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with target.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-
-
-def check_replaceable(
-    folder: str | os.PathLike[str], written: Callable[[Path], set[str]], kind: str
-) -> None:
-    """Refuse a folder that a report may not replace, before the work that it would show is done.
-
-    A folder may be missing, empty, or hold an earlier report and nothing else. No disk may be
-    mounted there, and what is beside it may be written.
-
-    Args:
-        folder: of the report.
-        written: returns the files that an earlier report in the folder says it wrote.
-        kind: of report, such as "an audit".
-
-    Raises:
-        FacerecError: there is a file of that name, or the folder holds anything else, cannot be
-            looked through or cannot be replaced.
-    """
-    folder = Path(folder)
-    check_place(folder)
-    if os.path.ismount(os.path.realpath(folder)):
-        raise FacerecError(f"{folder}: a disk is mounted here; name a folder inside it")
-    if folder.is_file():
-        raise FacerecError(f"{folder}: a report is a folder, and this is a file; choose another")
-    try:
-        paths = (path for path in folder.rglob("*") if not path.is_dir())
-        there = {path.relative_to(folder).as_posix() for path in paths}
-    except OSError as error:
-        raise FacerecError(
-            f"{folder}: what it holds cannot be looked through ({error}); choose another folder"
-        ) from error
-    foreign = sorted(there - written(folder) if there else there)
-    if foreign:
-        raise FacerecError(
-            f"{folder}: it holds {foreign[0]}, which is no part of {kind}; choose another folder "
-            "or move that away"
-        )
 
 
 def write_json(path: str | os.PathLike[str], value: Any, *, private: bool = False) -> None:

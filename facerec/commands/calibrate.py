@@ -16,7 +16,7 @@ import facerec
 from facerec.backbones.preprocessing import Preprocessing
 from facerec.base.defaults import ALL_PAIRS_TARGETS
 from facerec.base.errors import DatasetError
-from facerec.base.files import check_file_name, write_json
+from facerec.base.files import check_place, write_json
 from facerec.base.recipe import from_dict
 from facerec.commands.cli import Console, exact_rates, print_first, run_command
 from facerec.commands.embedder import DEFAULT, Embedder, print_embeddings, print_notes
@@ -106,7 +106,7 @@ def calibrate(
             "name the model with --model, or the file with --out"
         )
     target = out or calibration_file(place)
-    check_file_name(target, DatasetError)
+    check_place(target, DatasetError, file=True)
     if target.is_file():
         console.print(f"{target} is replaced; nothing that it says is taken over", style="yellow")
     with progress_bar(console) as progress:

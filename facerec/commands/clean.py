@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import tyro
 
 from facerec.base.errors import DatasetError
-from facerec.base.files import check_file_name
+from facerec.base.files import check_place
 from facerec.commands.cli import Console, run_command
 from facerec.commands.embedder import print_embeddings, print_notes
 from facerec.records.other_kinds import other_kind
@@ -67,7 +67,7 @@ def clean(
 
     if out.suffix.lower() != ".csv":
         raise DatasetError(f"{out}: proposals are a table; give it a name that ends in .csv")
-    check_file_name(out, DatasetError)
+    check_place(out, DatasetError, file=True)
     console = Console(highlight=False, soft_wrap=True)
     dataset: FaceDataset | None = None
     stored = source if is_embeddings(source) else embeddings

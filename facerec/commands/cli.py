@@ -25,7 +25,7 @@ from rich import console as rich_console
 from rich.segment import Segment
 
 from facerec.base.errors import FacerecError, RecipeError, printable
-from facerec.base.files import check_file_name, check_place, check_regular
+from facerec.base.files import check_place, check_regular
 from facerec.base.limits import check_flags
 from facerec.commands.help_texts import HELP, describe, fitted, help_rules
 from facerec.statistics.operating_points import parse_rate
@@ -160,11 +160,9 @@ def check_written(flags: Mapping[str, Any]) -> None:
     for given in filter(Path.exists, paths.values()):
         check_regular(given)
     for name, path in paths.items():
-        if name in _FILES:  # out is a folder in some commands
-            check_file_name(path)
-        if name not in (*_FILES, "out") or path.is_dir():
+        if name not in _FILES and (name != "out" or path.is_dir()):  # a folder in some commands
             continue
-        check_place(path)
+        check_place(path, file=name in _FILES)
         for other, given in paths.items():
             if other != name and os.path.realpath(given) == os.path.realpath(path):
                 raise FacerecError(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 from facerec.base.errors import DatasetError, FacerecError
-from facerec.base.files import check_file_name, exclusive
+from facerec.base.files import check_place, exclusive
 from facerec.base.progress import section
 from facerec.commands.cli import Console, print_first, run_command
 from facerec.commands.embedder import (
@@ -66,7 +66,7 @@ def embed(
     from facerec.embedding.extraction import describe_embedding, embed_images
     from facerec.embedding.parts import EmbeddingsWriter
 
-    check_file_name(out, DatasetError)
+    check_place(out, DatasetError, file=True)
     choices: dict[Kind, Any] = {"records": records, "images": images, "bench": bench}
     named = [(kind, path) for kind, path in choices.items() if path is not None]
     if len(named) != 1:

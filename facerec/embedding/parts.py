@@ -15,7 +15,7 @@ import numpy.typing as npt
 from facerec.base.errors import DatasetError
 from facerec.base.files import (
     NOTE,
-    check_no_link,
+    check_place,
     fsync_directory,
     full_disk_sentence,
     parse_json,
@@ -83,7 +83,7 @@ class EmbeddingsWriter:
         ids = hashlib.sha256(names).hexdigest()
         job = {**job_identity(self.note), "images": len(self.ids), "ids": ids}
         file = self.folder / "job.json"
-        check_no_link(self.folder, DatasetError)
+        check_place(self.folder, DatasetError)
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             # A kill while job.json was written leaves a hidden file at most.

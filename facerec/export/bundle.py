@@ -14,7 +14,7 @@ import numpy as np
 
 import facerec
 from facerec.base.errors import ExportError, FacerecError
-from facerec.base.files import atomic_folder, check_replaceable, json_bytes, read_file
+from facerec.base.files import atomic_folder, json_bytes, read_file
 from facerec.base.progress import Progress, section
 from facerec.base.recipe import to_dict
 from facerec.embedding.align import face_template
@@ -41,6 +41,7 @@ from facerec.export.parity import Bar, ParityRow, check_parity, sample_faces
 from facerec.export.quantize import calibration_images, quantize_int8
 from facerec.export.thresholds import Threshold, result_thresholds
 from facerec.export.triton import model_id, triton_config
+from facerec.report.folders import check_replaceable
 from facerec.verification import Bench, VerificationResult, evaluate_bench
 from facerec.verification.compare import PairedComparison, compare
 

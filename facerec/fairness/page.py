@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from facerec.base.files import check_replaceable, json_bytes, parse_json, read_file, write_folder
+from facerec.base.files import json_bytes, parse_json, read_file
 from facerec.fairness import rows as names
 from facerec.fairness.baseline import READING
 from facerec.fairness.differentials import MEASURES, NAMES
@@ -27,6 +27,7 @@ from facerec.report.conclusions import of_test
 from facerec.report.csv_tables import to_csv
 from facerec.report.documents import files_listed
 from facerec.report.estimate import Estimate
+from facerec.report.folders import check_replaceable, write_folder
 from facerec.report.page import FindingLine, Listed, Page, Section, Terms
 from facerec.report.plotting import Drawing, data_uri, draw
 from facerec.report.table import Cell, Table, escape_markdown

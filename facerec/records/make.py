@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from facerec.base.errors import DatasetError, FacerecError, RecordError
-from facerec.base.files import atomic_folder, atomic_path, check_no_link, staged_folder
+from facerec.base.files import atomic_folder, atomic_path, check_place, staged_folder
 from facerec.base.libraries import cv2
 from facerec.base.progress import Progress
 from facerec.records.decode import decode_image, image_kind, image_suffix
@@ -361,7 +361,7 @@ def repair_records(records: Path, out: Path | None = None) -> list[str]:
     index = RecordIndex(keys.astype(np.int64), np.asarray(offsets))
     if out is None:
         path = records.with_suffix(".idx")
-        check_no_link(path, RecordError)
+        check_place(path, RecordError)
         said = [f"{path}: {len(offsets):,} records"]
         if path.exists():
             with atomic_path(target, RecordError) as temporary:

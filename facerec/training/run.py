@@ -6,7 +6,6 @@ import contextlib
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Collection, Mapping
@@ -21,7 +20,15 @@ import torch
 import facerec
 from facerec.base import recipe as recipes
 from facerec.base.errors import CheckpointError, RecipeError
-from facerec.base.files import NOTE, check_no_links, parse_json, read_file, sha256, write_json
+from facerec.base.files import (
+    NOTE,
+    check_no_links,
+    parse_json,
+    read_file,
+    remove,
+    sha256,
+    write_json,
+)
 from facerec.base.libraries import cv2
 from facerec.records.dataset import FaceDataset
 from facerec.records.shards import is_pattern, shard_paths
@@ -148,10 +155,7 @@ def remove_leftovers(folder: Path) -> None:
     """
     check_no_links(folder, folder / "checkpoints")
     for path in (*folder.glob(".*.tmp"), *folder.glob("checkpoints/.*.tmp")):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        remove(path)
 
 
 def _launches(folder: Path) -> set[str]:

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from facerec.base.files import check_replaceable, write_folder
 from facerec.report import words
 from facerec.report.conclusions import of_interval
 from facerec.report.csv_tables import to_csv
 from facerec.report.documents import files_listed, plain, provenance_of, to_json
+from facerec.report.folders import check_replaceable, write_folder
 from facerec.report.page import Block, FindingLine, Listed, Page, Section
 from facerec.report.plotting import Drawing, Drawings, slug
 from facerec.report.table import Table, facts_table

@@ -24,12 +24,11 @@ from facerec.base.files import (
     atomic_folder,
     atomic_path,
     check_place,
-    check_replaceable,
     exclusive,
     staged_folder,
-    write_folder,
     write_json,
 )
+from facerec.report.folders import check_replaceable, write_folder
 
 
 def names(folder: Path) -> list[str]:

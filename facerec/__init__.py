@@ -1,29 +1,19 @@
 """facerec: train, verify, export and audit face embeddings."""
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-from typing import TYPE_CHECKING, Any
-
-from facerec.base.environment import prepare
+import facerec.base.environment
+from facerec.base.lazy import lazy_names
 
 if TYPE_CHECKING:
     from facerec.embedding.recognizer import find, load, verify
+else:
+    __getattr__, __all__ = lazy_names(__name__)
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "find", "load", "verify"]
-
-prepare()
+facerec.base.environment.prepare()
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-def __getattr__(name: str) -> Any:
-    # Loaded at first use, so that importing the package needs no torch.
-    if name in __all__:
-        from facerec.embedding import recognizer
-
-        return getattr(recognizer, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

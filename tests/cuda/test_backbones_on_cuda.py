@@ -7,7 +7,6 @@ import copy
 import numpy as np
 import pytest
 import torch
-from small import a_batch, relative_error
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -19,6 +18,7 @@ from facerec.backbones import (
     recompute_activations,
 )
 from facerec.embedding import TorchModel, extract
+from tests.cuda.small import a_batch, relative_error
 
 pytestmark = pytest.mark.cuda
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from small import no_host_waits, relative_error
 from torch import Tensor
 
 from facerec.heads import (
@@ -19,6 +18,7 @@ from facerec.heads import (
 )
 from facerec.heads.margin_softmax import Arithmetic, margin_softmax
 from facerec.heads.norm_regularizer import NormPenalty
+from tests.cuda.small import no_host_waits, relative_error
 
 pytestmark = pytest.mark.cuda
 

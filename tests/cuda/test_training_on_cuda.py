@@ -9,16 +9,6 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from small import (
-    Patches,
-    a_batch,
-    assert_same,
-    no_host_waits,
-    relative_error,
-    small_recipe,
-    state,
-    trainer_on,
-)
 
 from facerec.base.devices import has_fast_bf16
 from facerec.heads import AdaFace, CosFace
@@ -28,6 +18,16 @@ from facerec.training import AdamW, Head
 from facerec.training.prefetch import prefetched
 from facerec.training.sampler import GlobalBatchSampler
 from facerec.verification.scoring import score_all_pairs
+from tests.cuda.small import (
+    Patches,
+    a_batch,
+    assert_same,
+    no_host_waits,
+    relative_error,
+    small_recipe,
+    state,
+    trainer_on,
+)
 
 pytestmark = pytest.mark.cuda
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from small import NEED_TRITON, no_host_waits, relative_error
 from torch import Tensor
 
 from facerec.heads import ArcFace, Margin, MarginClassifier, OwnMargin
 from facerec.heads.kernel_choice import milliseconds
 from facerec.heads.margin_softmax import Arithmetic, Precision, margin_softmax
+from tests.cuda.small import NEED_TRITON, no_host_waits, relative_error
 
 pytestmark = NEED_TRITON
 

@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kinds import KINDS, Kind
 
 from facerec.base.errors import FacerecError
+from tests.fuzz.kinds import KINDS, Kind
 
 pytestmark = pytest.mark.integration
 

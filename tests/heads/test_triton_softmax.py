@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 import torch
 from helpers.triton_compiler import run_script
-from triton_interpreted import CASES
 
 from facerec.heads import ArcFace, SphereFaceR
 from facerec.heads import kernel_choice as choice
+from tests.heads.triton_interpreted import CASES
 
 FOLDER = Path(__file__).parent
 
@@ -73,7 +73,8 @@ def test_kernels_compile_to_matrix_instructions_and_spill_nothing(
 def test_a_launch_is_the_one_that_triton_would_make(monkeypatch: pytest.MonkeyPatch) -> None:
     """By addresses, types, and integers, on a card that is not there."""
     from triton.runtime import driver
-    from triton_compiled import launched
+
+    from tests.heads.triton_compiled import launched
 
     monkeypatch.setattr(driver, "_active", None)  # as it is again afterwards
     assert all(launched())

@@ -359,7 +359,7 @@ def test_a_failure_of_the_network_is_told_without_its_message(
     assert answer.status_code == 500
     assert answer.json() == {"error": "the service failed on this request; see its log"}
     log = "".join(capfd.readouterr())
-    assert "ModelError in " in log and "test_service.py" in log and "secret" not in log
+    assert "ModelError in " in log and "test_app.py" in log and "secret" not in log
     model.before = lambda: None
     model.matrix = model.matrix * np.nan  # an embedding that is not finite is no answer
     for path in ("/v1/embed", "/v1/verify"):

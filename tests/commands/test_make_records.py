@@ -1,0 +1,159 @@
+"""``facerec make-records``: there and back, stopped, refused, and what it saves."""
+
+from __future__ import annotations
+
+import io
+import json
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+from helpers.toy_files import picture, read_files, write_files
+
+from facerec.commands.make_records import main
+from facerec.records.layout import write_image_records
+from facerec.records.make import make_records
+from facerec.records.recordio import RecordFile, read_index
+from facerec.records.training_set import Data, open_dataset
+
+
+def run(*arguments: object) -> tuple[int, str, str]:
+    """Run the command in this process and return its exit status, output and errors."""
+    status, output, errors = 0, io.StringIO(), io.StringIO()
+    with redirect_stdout(output), redirect_stderr(errors):
+        try:
+            main([str(argument) for argument in arguments])
+        except SystemExit as end:
+            status = end.code
+    return status, output.getvalue(), errors.getvalue()
+
+
+def test_the_commands_go_round(tmp_path: Path) -> None:
+    folder = write_files(tmp_path / "in", {"a/1.jpg": picture(0), "b/1.jpg": picture(1)})
+    records, back = tmp_path / "out", tmp_path / "back"
+    status, output, errors = run(folder, "--out", records)
+    assert status == 0, errors
+    assert "2 images of 2 subjects" in output and "0 left out" in output
+    status, output, errors = run(records, "--unpack", "--out", back)
+    assert status == 0, errors
+    assert "2 images of 2 subjects" in output
+    assert read_files(back) == read_files(folder)
+    before = read_files(records)
+    status, _, errors = run(folder / "..", "--out", records)
+    assert status == 2 and "holds a train.rec already" in errors and "--force" in errors
+    assert read_files(records) == before
+    assert run(folder, "--out", records, "--force")[0] == 0
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_stopped_between_its_last_moves_it_leaves_no_set_and_can_run_again(
+    there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A set is there when its records are: never without its names, nor beside those of another."""
+    old = write_files(tmp_path / "old", {"x/1.jpg": picture(5), "y/1.jpg": picture(6)})
+    new = write_files(tmp_path / "new", {f"{c}/1.jpg": picture(ord(c)) for c in "abc"})
+    make_records(new, tmp_path / "whole")
+    whole = read_files(tmp_path / "whole")
+    move, done, limit = Path.replace, 0, 0
+
+    def stopped(self: Path, target: Path) -> Path:
+        nonlocal done
+        if target.parent == out:
+            if done == limit:
+                raise KeyboardInterrupt
+            done += 1
+        return move(self, target)
+
+    for limit in range(len(whole)):
+        out, done = tmp_path / f"out{limit}", 0
+        if there:
+            make_records(old, out)
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "replace", stopped)
+            with pytest.raises(KeyboardInterrupt):
+                make_records(new, out)
+        assert done == limit and not (out / "train.rec").exists()
+        status, _, errors = run(new, "--out", out)
+        assert status == 0, errors
+        assert read_files(out) == whole
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["in"], "give --out"),
+        (["in", "--out", "out"], "in/a/1.jpg: neither a JPEG"),
+        (["in", "--out", "out", "--unpack", "--repair"], "give one of them"),
+        (["none.rec", "--out", "out", "--unpack"], "no such record file"),
+        (["none.rec", "--repair"], "no such record file"),
+        (["in", "--out", "in"], "lies inside the folder of the images"),
+    ],
+)
+def test_refusals(
+    arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_files(Path("in"), {"a/1.jpg": b"text", "a/2.jpg": picture(0)})
+    status, _, errors = run(*arguments)
+    assert status == 2 and words in errors.splitlines()[-1]
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+# Damaged files
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Path:
+    rows = [(i // 2, f"{i // 2}/{i}.jpg", picture(i)) for i in range(6)]
+    write_image_records(tmp_path / "train", rows)
+    return tmp_path / "train.rec"
+
+
+def repair(*arguments: object) -> str:
+    status, output, errors = run(*arguments, "--repair")
+    assert status == 0, errors
+    return output
+
+
+def test_index_by_ids(train: Path, tmp_path: Path) -> None:
+    index = train.with_suffix(".idx")
+    before = index.read_bytes()
+    index.write_bytes(b"rubbish")
+    assert f"{index}: 10 records" in repair(train)
+    assert index.read_bytes() == before
+    assert train.with_suffix(".idx.old").read_bytes() == b"rubbish"
+    # What was kept is not lost to a second try.
+    status, _, errors = run(train, "--repair")
+    assert status == 2 and "train.idx.old: is there already" in errors
+
+
+@pytest.mark.parametrize("name", ["truncated", "bad_magic", "bad_cflag", "huge_length"])
+def test_whole_records_of_damaged_files(shared_data: Path, tmp_path: Path, name: str) -> None:
+    source = shared_data / "records" / "broken" / f"{name}.rec"
+    expected = json.loads(source.with_suffix(".expected.json").read_text())["records"]
+    out = tmp_path / "whole.rec"
+    printed = repair(source, "--out", out)
+    payloads = [payload for _, payload in RecordFile(source).scan(salvage=True)]
+    assert [payload for _, payload in RecordFile(out).scan()] == payloads
+    assert len(read_index(out.with_suffix(".idx"), 1 << 30).keys) == len(expected)
+    assert "passed over" in printed and f"{len(expected)} whole records" in printed
+
+
+@pytest.mark.parametrize("lost", [(2,), (0, 3), (6,), (1, 8)])
+def test_whole_images_of_a_damaged_insightface_file_are_read_again(
+    train: Path, tmp_path: Path, lost: tuple[int, ...]
+) -> None:
+    # Six images, three range records, and the header, whose place in the file is the last.
+    dataset = open_dataset(Data(tmp_path), 0)
+    left = [dataset.sample(i) for i in range(6) if i not in lost]
+    offsets = [offset for offset, _ in RecordFile(train).scan()]
+    content = bytearray(train.read_bytes())
+    for i in lost:
+        content[offsets[i]] ^= 1
+    train.write_bytes(content)
+    whole = tmp_path / "whole" / "whole.rec"
+    whole.parent.mkdir()
+    assert f"{len(left)} whole records" in repair(train, "--out", whole)
+    saved = open_dataset(Data(whole), 0)
+    assert [saved.sample(i) for i in range(len(saved))] == left
+    assert saved.ids.tolist() == [str(i + 1) for i in range(6) if i not in lost]

@@ -27,7 +27,7 @@ from rich.segment import Segment
 from facerec.base.errors import FacerecError, RecipeError, printable
 from facerec.base.files import check_place, check_regular
 from facerec.base.limits import check_flags
-from facerec.commands.help_texts import HELP, describe, fitted, help_rules
+from facerec.commands.help_texts import HELP, about, describe, help_rules
 from facerec.statistics.operating_points import parse_rate
 
 _FILES = ("csv", "export", "failures", "json", "page", "plot", "roc")
@@ -112,19 +112,22 @@ def run_command(
         return functools.partial(function, *args, **flags)
 
     describe(parsed, helps)
+    markers = [tyro.conf.PositionalMetavarFromFieldName, *[tyro.conf.DisallowNone] * helps]
     with exit_on_error(debug), _exit_on_signals():
         try:
             # Of the processes of a machine one explains wrong flags and gives help.
             speaks = os.environ.get("LOCAL_RANK", "0") == "0"
-            with fitted() if helps else contextlib.nullcontext():
-                run = tyro.cli(
-                    parsed,
-                    args=given,
-                    prog=program,
-                    console_outputs=speaks,
-                    registry=help_rules(helps, () if "--help-all" in arguments else shown),
-                    config=(tyro.conf.PositionalMetavarFromFieldName,),
-                )
+            if helps and speaks:
+                print(about(function), end="\n\n")
+            run = tyro.cli(
+                parsed,
+                args=given,
+                prog=program,
+                description="",
+                console_outputs=speaks,
+                registry=help_rules(helps, () if "--help-all" in arguments else shown),
+                config=markers,
+            )
         except ValueError as error:
             raise RecipeError(str(error)) from error
         except BrokenPipeError:

@@ -79,6 +79,7 @@ def tell(first: Verified, second: Verified | None, figures: Figures, console: Co
     from facerec.verification.compare import compare
     from facerec.verification.page import write_report
     from facerec.verification.report import print_comparison, print_identification, print_result
+    from facerec.verification.rows import result_json
 
     if figures.calibration is not None:
         known = read_ratio(figures.calibration)
@@ -100,13 +101,11 @@ def tell(first: Verified, second: Verified | None, figures: Figures, console: Co
         print_identification(identification, console)
     if figures.json is not None:
         found = {
-            "results": first.results.values(),
-            "comparisons": comparisons.values(),
-            "identification": searches,
+            "results": [result_json(result) for result in first.results.values()],
+            "comparisons": [comparison.to_json() for comparison in comparisons.values()],
+            "identification": [search.to_json() for search in searches],
         }
-        document: dict[str, Any] = {
-            name: [each.to_json() for each in every] for name, every in found.items() if every
-        }
+        document: dict[str, Any] = {name: every for name, every in found.items() if every}
         write_json(figures.json, {"facerec": facerec.__version__, **document})
         console.print(f"figures: {figures.json}", soft_wrap=True)
     if figures.out is not None:

@@ -43,7 +43,8 @@ from facerec.export.thresholds import Threshold, result_thresholds
 from facerec.export.triton import model_id, triton_config
 from facerec.report.folders import check_replaceable
 from facerec.verification import Bench, VerificationResult, evaluate_bench
-from facerec.verification.compare import PairedComparison, compare
+from facerec.verification.compare import compare
+from facerec.verification.result import PairedComparison
 
 ALIGNMENT = "arcface_112x112"
 TRITON_FOLDER = "triton"

@@ -11,15 +11,17 @@ from facerec.base.lazy import lazy_names
 if TYPE_CHECKING:
     from facerec.verification.bench import Bench, Pairs, find_pack, pack_bench
     from facerec.verification.evaluation import (
-        AccuracyEstimate,
-        Failure,
-        TprEstimate,
-        VerificationResult,
         evaluate,
         evaluate_bench,
         evaluate_embeddings,
         score_pairs,
         select_embeddings,
+    )
+    from facerec.verification.result import (
+        AccuracyEstimate,
+        Failure,
+        TprEstimate,
+        VerificationResult,
     )
 else:
     __getattr__, __all__ = lazy_names(__name__)

@@ -40,7 +40,7 @@ from facerec.statistics.curves import RocCurve
 from facerec.statistics.intervals import Interval
 from facerec.statistics.multiplicity import holm
 from facerec.statistics.operating_points import Rate
-from facerec.verification.evaluation import VerificationResult
+from facerec.verification.result import VerificationResult
 from facerec.verification.scoring.all_pairs import score_all_pairs
 from facerec.verification.scoring.tiles import Sample, Tiles, tile_size, total
 

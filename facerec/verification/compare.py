@@ -4,80 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from facerec.base.errors import MetricError
-from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
 from facerec.report.tidy import UNRESOLVED
 from facerec.statistics.clustered import paired_difference
 from facerec.statistics.influences import Influence, ScoredComparisons
 from facerec.statistics.intervals import INDEPENDENT
-from facerec.verification.evaluation import VerificationResult, held_out
+from facerec.verification.evaluation import held_out
 from facerec.verification.identification import IdentificationResult
+from facerec.verification.result import PairedComparison, PairedFigure, VerificationResult
 
 Scores = NDArray[np.floating]
-
-
-@dataclass(frozen=True)
-class PairedFigure:
-    """One figure of both results, on the pairs that have a score in both."""
-
-    figure: str
-    first: Estimate
-    """No value where the data cannot resolve it, and no interval: that of the difference counts."""
-    second: Estimate
-    difference: Estimate
-    """Second minus first; no interval where no resample differs from another."""
-    reliable: bool = True
-    """Whether the rule of 30 holds."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the figure of both, and their difference with its interval."""
-        sides = {name: getattr(self, name).value for name in ("first", "second", "difference")}
-        interval = self.difference.interval
-        return {"figure": self.figure, **sides, "interval": interval, "reliable": self.reliable}
-
-
-@dataclass(frozen=True)
-class PairedComparison:
-    """How the second of two results differs from the first."""
-
-    first: str
-    """Bench and model."""
-    second: str
-    mated: int
-    """Mated pairs with a score in both."""
-    non_mated: int
-    left_out: int
-    """Pairs without a score in one of them or in both."""
-    rows: tuple[PairedFigure, ...]
-    subjects: int | None
-    """Different subjects in the pairs, if known."""
-    basis: str
-    """What the intervals rest on."""
-    notes: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all figures, differences and intervals as JSON types."""
-        document = {
-            "first": self.first,
-            "second": self.second,
-            "pairs": {
-                "mated": self.mated,
-                "non_mated": self.non_mated,
-                "left_out": self.left_out,
-            },
-            "subjects": self.subjects,
-            "differences": [row.to_json() for row in self.rows],
-            "intervals": self.basis,
-            "notes": self.notes,
-        }
-        return dict(plain(document))
 
 
 def compare(first: VerificationResult, second: VerificationResult) -> PairedComparison:

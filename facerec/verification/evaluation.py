@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -19,11 +19,9 @@ from facerec.base.progress import Progress
 from facerec.embedding.align import Aligner
 from facerec.embedding.extraction import Embeddings, embed_images
 from facerec.embedding.model import EmbeddingModel
-from facerec.embedding.score_calibration import ScoreCalibration
 from facerec.report import words
-from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
-from facerec.report.tidy import UNRESOLVED, records
+from facerec.report.tidy import UNRESOLVED
 from facerec.statistics.costs import min_cllr, min_dcf
 from facerec.statistics.influences import ScoredComparisons
 from facerec.statistics.intervals import INDEPENDENT, Interval, wilson
@@ -33,14 +31,14 @@ from facerec.statistics.kfold import (
     insightface_accuracy,
     kfold_accuracy,
 )
-from facerec.statistics.rates import (
-    OperatingPoint,
-    Rate,
-    SortedScores,
-    parse_rate,
-    turned,
-)
+from facerec.statistics.rates import Rate, SortedScores, parse_rate, turned
 from facerec.verification.bench import INFERRED, Bench, Pairs, find_subjects
+from facerec.verification.result import (
+    AccuracyEstimate,
+    Failure,
+    TprEstimate,
+    VerificationResult,
+)
 from facerec.verification.unit_rows import real_matrix
 
 PRIORS = ("0.01", "0.001")
@@ -55,171 +53,6 @@ MANY_LOST = 0.01
 
 # Pairs that are scored together, in float64: small enough to stay in a core's cache.
 _CHUNK = 512
-
-
-@dataclass(frozen=True)
-class AccuracyEstimate(Estimate):
-    """Accuracy over folds: the mean, with the interval of the share of all held-out pairs."""
-
-    kfold: KFoldAccuracy = field(kw_only=True)
-
-
-@dataclass(frozen=True)
-class TprEstimate:
-    """TPR at an FPR, the FPR that its threshold realises, and the threshold."""
-
-    point: OperatingPoint
-    tpr: Estimate
-    """Its interval allows for the uncertainty of the threshold; no value where the target is not
-    resolvable."""
-    fpr: Estimate
-    threshold: Estimate
-    """No interval if the target is not resolvable, or if there are too few subjects."""
-    alike: Estimate | None = None
-    """The TPR of which each person weighs alike, and not each mated pair, where a few people have
-    most pairs; else None."""
-
-    @classmethod
-    def of(cls, scored: ScoredComparisons, target: Rate) -> TprEstimate:
-        """Return the point of a target with its intervals."""
-        point = scored.figures.roc.tpr_at_fpr(target)
-        accepted = scored.scores >= point.threshold
-        few = "" if point.reliable else "few errors"
-        tpr = Estimate(point.tpr, scored.tpr_interval(point), point.true_accepts, point.mated, few)
-        threshold = scored.threshold_interval(point) if point.resolvable else None
-        if not point.resolvable:
-            why = f"{point.non_mated:,} non-mated pairs show no FPR below {1 / point.non_mated:.2g}"
-            tpr = Estimate(None, remark=f"{UNRESOLVED}: {why}")
-        unknown = "" if threshold else "too few subjects for an interval"
-        unknown = words.threshold_remark(point.threshold) or unknown
-        fpr = scored.share(accepted, ~scored.same).interval()
-        each, alike = (scored.share(accepted, scored.same, people) for people in (False, True))
-        people = None
-        if point.resolvable and each.effective_subjects < alike.effective_subjects / 2:
-            people = replace(tpr, value=alike.value, interval=scored.tpr_interval(point, True))
-        return cls(
-            point,
-            tpr,
-            Estimate(point.fpr_realised, fpr, point.false_accepts, point.non_mated),
-            Estimate(point.threshold, threshold, remark=unknown),
-            people,
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the figures as JSON types."""
-        return {
-            **self.point.to_json(),
-            "tpr": self.tpr.value,
-            "tpr_interval": self.tpr.interval,
-            "fpr_interval": self.fpr.interval,
-            "threshold_interval": self.threshold.interval,
-        }
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A pair without a score: one of its images has no usable embedding (failure to acquire)."""
-
-    pair: int
-    issame: bool
-    reason: str
-
-
-@dataclass(frozen=True)
-class VerificationResult:
-    """Everything that verification found on one bench."""
-
-    name: str
-    pairs: Pairs = field(repr=False, compare=False)
-    scores: NDArray[np.floating] = field(repr=False, compare=False)
-    """Similarity of every pair, ``(n,)``; NaN where there is none."""
-    mated: int
-    """Mated (same) pairs with a score."""
-    non_mated: int
-    """Non-mated (different) pairs with a score."""
-    accuracy: AccuracyEstimate | None
-    """None for a protocol without folds."""
-    compatible: AccuracyEstimate | None
-    """As InsightFace computes it, if asked for; its interval takes pairs as independent."""
-    points: tuple[TprEstimate, ...]
-    auc: Estimate
-    eer: Estimate
-    """On the convex hull of the ROC."""
-    failures: tuple[Failure, ...]
-    notes: tuple[str, ...]
-    """What a reader must know to judge the figures, one sentence each."""
-    basis: str
-    """What the intervals rest on, in a few words."""
-    subjects: int | None
-    """Different subjects in the pairs, if known."""
-    score: str = "cosine of raw embeddings, float32"
-    items: NDArray[np.str_] | None = field(default=None, repr=False, compare=False)
-    """Ids of the images or templates, ``(m,)``."""
-    flip: bool | None = None
-    """Whether the raw embeddings of each image and its mirror image were summed; None: unknown."""
-    align: Mapping[str, Any] | None = None
-    """How faces were found in photos, see `Aligner.describe`; None: images as they are."""
-    model: Mapping[str, Any] | None = None
-    source: Mapping[str, Any] | None = None
-    """Where pairs (or scores) came from: path, SHA-256, format."""
-    metrics: Mapping[str, Estimate] = field(default_factory=dict)
-    """Further figures by name: those without an interval, as d′ and least costs; raw norms of the
-    images of all pairs; the cost of a calibration."""
-    calibration: ScoreCalibration | None = field(default=None, repr=False, compare=False)
-    """Made elsewhere, and judged on these pairs; see `facerec.verification.calibration.judge`."""
-
-    def point(self, fpr: Rate) -> TprEstimate:
-        """Return the TPR at an FPR that was asked for.
-
-        Raises:
-            MetricError: it was not among the targets.
-        """
-        wanted = parse_rate(fpr)
-        for estimate in self.points:
-            if parse_rate(estimate.point.target) == wanted:
-                return estimate
-        targets = ", ".join(estimate.point.target for estimate in self.points)
-        raise MetricError(f"{self.name}: no TPR was computed at FPR {fpr}, only at {targets}")
-
-    @property
-    def mated_scores(self) -> NDArray[np.floating]:
-        """Scores of mated pairs."""
-        return self.scores[self.pairs.issame & ~np.isnan(self.scores)]
-
-    @property
-    def non_mated_scores(self) -> NDArray[np.floating]:
-        """Scores of non-mated pairs."""
-        return self.scores[~self.pairs.issame & ~np.isnan(self.scores)]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all figures, as rows and by operating point, and what they are of as JSON types.
-
-        A TPR that the data cannot resolve is null; a threshold that is not finite is the text
-        "inf" or "-inf" (accept all), or null (reject all).
-        """
-        from facerec.verification.rows import result_figures
-
-        document = {
-            "bench": self.name,
-            "pairs": {
-                "mated": self.mated,
-                "non_mated": self.non_mated,
-                "failures": self.failures,
-            },
-            "subjects": self.subjects,
-            "accuracy": _accuracy(self.accuracy),
-            "insightface": _accuracy(self.compatible),
-            "tpr_at_fpr": [estimate.to_json() for estimate in self.points],
-            "figures": records(result_figures(self)),
-            "flip": self.flip,
-            "align": self.align,
-            "score": self.score,
-            "intervals": self.basis,
-            "model": self.model,
-            "source": self.source,
-            "notes": self.notes,
-        }
-        return dict(plain(document))
 
 
 def score_pairs(
@@ -326,7 +159,7 @@ def evaluate(
         non_mated=figures.non_mated.size,
         accuracy=accuracy,
         compatible=None,
-        points=tuple(TprEstimate.of(scored, target) for target in fpr),
+        points=tuple(_tpr_at(scored, target) for target in fpr),
         auc=Estimate(auc[0], scored.interval(auc)),
         eer=Estimate(eer[0], scored.interval(eer)),
         failures=failures,
@@ -479,6 +312,32 @@ def select_embeddings(embeddings: Embeddings, wanted: NDArray[np.str_], name: st
     )
 
 
+def _tpr_at(scored: ScoredComparisons, target: Rate) -> TprEstimate:
+    """Return the point of a target with its intervals."""
+    point = scored.figures.roc.tpr_at_fpr(target)
+    accepted = scored.scores >= point.threshold
+    few = "" if point.reliable else "few errors"
+    tpr = Estimate(point.tpr, scored.tpr_interval(point), point.true_accepts, point.mated, few)
+    threshold = scored.threshold_interval(point) if point.resolvable else None
+    if not point.resolvable:
+        why = f"{point.non_mated:,} non-mated pairs show no FPR below {1 / point.non_mated:.2g}"
+        tpr = Estimate(None, remark=f"{UNRESOLVED}: {why}")
+    unknown = "" if threshold else "too few subjects for an interval"
+    unknown = words.threshold_remark(point.threshold) or unknown
+    fpr = scored.share(accepted, ~scored.same).interval()
+    each, alike = (scored.share(accepted, scored.same, people) for people in (False, True))
+    people = None
+    if point.resolvable and each.effective_subjects < alike.effective_subjects / 2:
+        people = replace(tpr, value=alike.value, interval=scored.tpr_interval(point, True))
+    return TprEstimate(
+        point,
+        tpr,
+        Estimate(point.fpr_realised, fpr, point.false_accepts, point.non_mated),
+        Estimate(point.threshold, threshold, remark=unknown),
+        people,
+    )
+
+
 def _why(embeddings: Embeddings, pairs: Pairs, pair: int) -> str:
     """Say which embedding of a pair is missing and why."""
     reasons = []
@@ -562,10 +421,6 @@ def _notes(
 
 def _over_folds(folds: KFoldAccuracy, interval: Interval) -> AccuracyEstimate:
     return AccuracyEstimate(folds.mean, interval, folds.correct, folds.pairs, kfold=folds)
-
-
-def _accuracy(accuracy: AccuracyEstimate | None) -> dict[str, Any] | None:
-    return None if accuracy is None else {**vars(accuracy.kfold), "interval": accuracy.interval}
 
 
 def mean_interval(values: NDArray[np.floating], clusters: NDArray[np.integer]) -> Interval:

@@ -55,7 +55,7 @@ class IdentificationResult:
     notes: tuple[str, ...]
     """What a reader must know, one sentence each."""
     flip: bool | None = None
-    """See `facerec.verification.evaluation.VerificationResult`, as for what follows."""
+    """See `facerec.verification.result.VerificationResult`, as for what follows."""
     align: Mapping[str, Any] | None = None
     score: str = "cosine of template vectors, float32"
     model: Mapping[str, Any] | None = None

@@ -21,8 +21,7 @@ from facerec.report.plotting import Drawing, Drawings, slug
 from facerec.report.table import Table, facts_table
 from facerec.report.tidy import figures_table, records
 from facerec.statistics.rates import RULE_OF_30
-from facerec.verification.compare import PairedComparison, describe_result
-from facerec.verification.evaluation import VerificationResult
+from facerec.verification.compare import describe_result
 from facerec.verification.identification import IdentificationResult
 from facerec.verification.plots import reliability_figure, roc_figure, score_figure
 from facerec.verification.report import (
@@ -31,7 +30,8 @@ from facerec.verification.report import (
     remarks_of,
     remarks_of_differences,
 )
-from facerec.verification.rows import comparison_figures, result_figures
+from facerec.verification.result import PairedComparison, VerificationResult
+from facerec.verification.rows import comparison_figures, result_figures, result_json
 
 Results = Mapping[str, VerificationResult]
 Row = Mapping[str, Any]
@@ -123,7 +123,7 @@ def write_report(
     document = {
         "kind": KIND,
         **provenance,
-        "results": {name: result.to_json() for name, result in results.items()},
+        "results": {name: result_json(result) for name, result in results.items()},
         "comparisons": [comparison.to_json() for comparison in comparisons],
         "identification": [each.to_json() for each in searches],
         "files": sorted([*files, "report.html", "report.json"]),

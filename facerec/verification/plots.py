@@ -22,7 +22,7 @@ from facerec.report.plotting import (
 from facerec.statistics.calibration_checks import observed_ratios
 from facerec.statistics.rates import parse_rate, sort_scores
 from facerec.verification.calibration import counts_of
-from facerec.verification.evaluation import VerificationResult
+from facerec.verification.result import VerificationResult
 
 _MATED, _NON_MATED = COLOURS[0], COLOURS[1]
 _BINS = 80

@@ -10,9 +10,9 @@ from facerec.embedding.align import alignment_words
 from facerec.report import words
 from facerec.report.tidy import figures_table
 from facerec.statistics.rates import RULE_OF_30
-from facerec.verification.compare import PairedComparison, describe_result
-from facerec.verification.evaluation import TprEstimate, VerificationResult
+from facerec.verification.compare import describe_result
 from facerec.verification.identification import IdentificationResult
+from facerec.verification.result import PairedComparison, TprEstimate, VerificationResult
 from facerec.verification.rows import comparison_figures, result_figures
 
 LISTED_FAILURES = 10

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
-from facerec.report.tidy import ALIKE, figure_row, tidy
+from facerec.report.tidy import ALIKE, figure_row, records, tidy
+from facerec.verification.result import (
+    AccuracyEstimate,
+    PairedComparison,
+    TprEstimate,
+    VerificationResult,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from facerec.verification.compare import PairedComparison
-    from facerec.verification.evaluation import (
-        AccuracyEstimate,
-        TprEstimate,
-        VerificationResult,
-    )
 
 Row = dict[str, object]
 
@@ -24,6 +24,11 @@ Row = dict[str, object]
 def result_figures(result: VerificationResult, bench: str | None = None) -> pd.DataFrame:
     """Return all figures of one result, a row each; ``bench`` is its name if it has another."""
     return tidy({"bench": bench or result.name, **row} for row in _rows(result))
+
+
+def result_json(result: VerificationResult) -> dict[str, Any]:
+    """Return `VerificationResult.to_json` with all figures as rows."""
+    return {**result.to_json(), "figures": plain(records(result_figures(result)))}
 
 
 def comparison_figures(comparison: PairedComparison) -> pd.DataFrame:

@@ -32,6 +32,7 @@ from facerec.training.monitor import Monitor
 from facerec.training.trainer import Trainer
 from facerec.training.validation import PackValidator
 from facerec.verification import VerificationResult, evaluate_bench, pack_bench
+from facerec.verification.rows import result_json
 
 pytestmark = pytest.mark.integration
 
@@ -134,7 +135,7 @@ def test_the_figures_are_those_of_verify(packs: Path, data: Path, tmp_path: Path
     written = {line["bench"]: line for line in validations(tmp_path)}
     assert written.keys() == {"toy", "few"}
     for name in written:
-        result = evaluate_bench(model, pack_bench(packs / f"{name}.bin")).to_json()
+        result = result_json(evaluate_bench(model, pack_bench(packs / f"{name}.bin")))
         for key in ("accuracy", "tpr_at_fpr", "figures", "pairs"):
             assert written[name][key] == json.loads(json.dumps(result[key]))
 

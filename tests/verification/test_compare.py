@@ -13,7 +13,8 @@ from facerec.base.errors import MetricError
 from facerec.statistics.kfold import kfold_accuracy
 from facerec.statistics.rates import tpr_at_fpr
 from facerec.verification import VerificationResult
-from facerec.verification.compare import PairedComparison, PairedFigure, compare
+from facerec.verification.compare import compare
+from facerec.verification.result import PairedComparison, PairedFigure
 
 
 def row(comparison: PairedComparison, figure: str) -> PairedFigure:

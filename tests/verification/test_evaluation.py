@@ -30,6 +30,7 @@ from facerec.verification import (
 )
 from facerec.verification.bench import Pairs
 from facerec.verification.evaluation import XNORM, evaluate
+from facerec.verification.rows import result_json
 
 
 def make_embeddings(pairs: int = 200, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -216,7 +217,7 @@ def test_where_a_few_people_have_most_pairs_each_person_weighs_alike_too(photos:
     first, second = np.triu_indices(who.size, 1)
     pairs = Pairs(first, second, who[first] == who[second], who)
     result = evaluate(score_pairs(matrix, first, second), pairs, name="x")
-    rows = {(row["figure"], row["target"]): row for row in result.to_json()["figures"]}
+    rows = {(row["figure"], row["target"]): row for row in result_json(result)["figures"]}
     alike, each = (rows.get((f"TPR@FPR{end}", "1e-2")) for end in (", people alike", ""))
     assert (alike is None) == (photos == 2)
     if alike is not None:
@@ -241,7 +242,7 @@ def test_class_without_a_score_is_an_error() -> None:
 def test_json_has_every_figure_and_is_strict() -> None:
     matrix, same = make_embeddings()
     result = run(matrix, same, fpr=["1e-1", "1e-3", "1"])
-    text = json.dumps(result.to_json(), allow_nan=False)
+    text = json.dumps(result_json(result), allow_nan=False)
     figures = json.loads(text)
     tenth, thousandth, whole = figures["tpr_at_fpr"]
     point = result.point("1e-1").point

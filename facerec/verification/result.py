@@ -1,0 +1,215 @@
+"""What verification finds: records of figures, which `facerec.verification.rows` makes rows of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from facerec.base.errors import MetricError
+from facerec.embedding.score_calibration import ScoreCalibration
+from facerec.report.documents import plain
+from facerec.report.estimate import Estimate
+from facerec.statistics.kfold import KFoldAccuracy
+from facerec.statistics.rates import OperatingPoint, Rate, parse_rate
+from facerec.verification.bench import Pairs
+
+
+@dataclass(frozen=True)
+class AccuracyEstimate(Estimate):
+    """Accuracy over folds: the mean, with the interval of the share of all held-out pairs."""
+
+    kfold: KFoldAccuracy = field(kw_only=True)
+
+
+@dataclass(frozen=True)
+class TprEstimate:
+    """TPR at an FPR, the FPR that its threshold realises, and the threshold."""
+
+    point: OperatingPoint
+    tpr: Estimate
+    """Its interval allows for the uncertainty of the threshold; no value where the target is not
+    resolvable."""
+    fpr: Estimate
+    threshold: Estimate
+    """No interval if the target is not resolvable, or if there are too few subjects."""
+    alike: Estimate | None = None
+    """The TPR of which each person weighs alike, and not each mated pair, where a few people have
+    most pairs; else None."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures as JSON types."""
+        return {
+            **self.point.to_json(),
+            "tpr": self.tpr.value,
+            "tpr_interval": self.tpr.interval,
+            "fpr_interval": self.fpr.interval,
+            "threshold_interval": self.threshold.interval,
+        }
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A pair without a score: one of its images has no usable embedding (failure to acquire)."""
+
+    pair: int
+    issame: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class VerificationResult:
+    """Everything that verification found on one bench."""
+
+    name: str
+    pairs: Pairs = field(repr=False, compare=False)
+    scores: NDArray[np.floating] = field(repr=False, compare=False)
+    """Similarity of every pair, ``(n,)``; NaN where there is none."""
+    mated: int
+    """Mated (same) pairs with a score."""
+    non_mated: int
+    """Non-mated (different) pairs with a score."""
+    accuracy: AccuracyEstimate | None
+    """None for a protocol without folds."""
+    compatible: AccuracyEstimate | None
+    """As InsightFace computes it, if asked for; its interval takes pairs as independent."""
+    points: tuple[TprEstimate, ...]
+    auc: Estimate
+    eer: Estimate
+    """On the convex hull of the ROC."""
+    failures: tuple[Failure, ...]
+    notes: tuple[str, ...]
+    """What a reader must know to judge the figures, one sentence each."""
+    basis: str
+    """What the intervals rest on, in a few words."""
+    subjects: int | None
+    """Different subjects in the pairs, if known."""
+    score: str = "cosine of raw embeddings, float32"
+    items: NDArray[np.str_] | None = field(default=None, repr=False, compare=False)
+    """Ids of the images or templates, ``(m,)``."""
+    flip: bool | None = None
+    """Whether the raw embeddings of each image and its mirror image were summed; None: unknown."""
+    align: Mapping[str, Any] | None = None
+    """How faces were found in photos, see `Aligner.describe`; None: images as they are."""
+    model: Mapping[str, Any] | None = None
+    source: Mapping[str, Any] | None = None
+    """Where pairs (or scores) came from: path, SHA-256, format."""
+    metrics: Mapping[str, Estimate] = field(default_factory=dict)
+    """Further figures by name: those without an interval, as d′ and least costs; raw norms of the
+    images of all pairs; the cost of a calibration."""
+    calibration: ScoreCalibration | None = field(default=None, repr=False, compare=False)
+    """Made elsewhere, and judged on these pairs; see `facerec.verification.calibration.judge`."""
+
+    def point(self, fpr: Rate) -> TprEstimate:
+        """Return the TPR at an FPR that was asked for.
+
+        Raises:
+            MetricError: it was not among the targets.
+        """
+        wanted = parse_rate(fpr)
+        for estimate in self.points:
+            if parse_rate(estimate.point.target) == wanted:
+                return estimate
+        targets = ", ".join(estimate.point.target for estimate in self.points)
+        raise MetricError(f"{self.name}: no TPR was computed at FPR {fpr}, only at {targets}")
+
+    @property
+    def mated_scores(self) -> NDArray[np.floating]:
+        """Scores of mated pairs."""
+        return self.scores[self.pairs.issame & ~np.isnan(self.scores)]
+
+    @property
+    def non_mated_scores(self) -> NDArray[np.floating]:
+        """Scores of non-mated pairs."""
+        return self.scores[~self.pairs.issame & ~np.isnan(self.scores)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all figures but `metrics`, and what they are of, as JSON types.
+
+        A TPR that the data cannot resolve is null; a threshold that is not finite is the text
+        "inf" or "-inf" (accept all), or null (reject all).
+        """
+        document = {
+            "bench": self.name,
+            "pairs": {
+                "mated": self.mated,
+                "non_mated": self.non_mated,
+                "failures": self.failures,
+            },
+            "subjects": self.subjects,
+            "accuracy": _accuracy(self.accuracy),
+            "insightface": _accuracy(self.compatible),
+            "tpr_at_fpr": [estimate.to_json() for estimate in self.points],
+            "flip": self.flip,
+            "align": self.align,
+            "score": self.score,
+            "intervals": self.basis,
+            "model": self.model,
+            "source": self.source,
+            "notes": self.notes,
+        }
+        return dict(plain(document))
+
+
+@dataclass(frozen=True)
+class PairedFigure:
+    """One figure of both results, on the pairs that have a score in both."""
+
+    figure: str
+    first: Estimate
+    """No value where the data cannot resolve it, and no interval: that of the difference counts."""
+    second: Estimate
+    difference: Estimate
+    """Second minus first; no interval where no subject makes a difference."""
+    reliable: bool = True
+    """Whether the rule of 30 holds."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figure of both, and their difference with its interval."""
+        sides = {name: getattr(self, name).value for name in ("first", "second", "difference")}
+        interval = self.difference.interval
+        return {"figure": self.figure, **sides, "interval": interval, "reliable": self.reliable}
+
+
+@dataclass(frozen=True)
+class PairedComparison:
+    """How the second of two results differs from the first."""
+
+    first: str
+    """Bench and model."""
+    second: str
+    mated: int
+    """Mated pairs with a score in both."""
+    non_mated: int
+    left_out: int
+    """Pairs without a score in one of them or in both."""
+    rows: tuple[PairedFigure, ...]
+    subjects: int | None
+    """Different subjects in the pairs, if known."""
+    basis: str
+    """What the intervals rest on."""
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all figures, differences and intervals as JSON types."""
+        document = {
+            "first": self.first,
+            "second": self.second,
+            "pairs": {
+                "mated": self.mated,
+                "non_mated": self.non_mated,
+                "left_out": self.left_out,
+            },
+            "subjects": self.subjects,
+            "differences": [row.to_json() for row in self.rows],
+            "intervals": self.basis,
+            "notes": self.notes,
+        }
+        return dict(plain(document))
+
+
+def _accuracy(accuracy: AccuracyEstimate | None) -> dict[str, Any] | None:
+    return None if accuracy is None else {**vars(accuracy.kfold), "interval": accuracy.interval}

@@ -23,7 +23,7 @@ from facerec.embedding.score_calibration import ScoreCalibration
 from facerec.report import words
 from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
-from facerec.report.tidy import UNRESOLVED, records
+from facerec.report.tidy import records
 from facerec.statistics.costs import min_cllr, min_dcf
 from facerec.statistics.influences import ScoredComparisons
 from facerec.statistics.intervals import INDEPENDENT, Interval, wilson
@@ -89,7 +89,7 @@ class TprEstimate:
         threshold = scored.threshold_interval(point) if point.resolvable else None
         if not point.resolvable:
             why = f"{point.non_mated:,} non-mated pairs show no FPR below {1 / point.non_mated:.2g}"
-            tpr = Estimate(None, remark=f"{UNRESOLVED}: {why}")
+            tpr = Estimate(None, remark=why, unresolved=True)
         unknown = "" if threshold else "too few subjects for an interval"
         unknown = words.threshold_remark(point.threshold) or unknown
         fpr = scored.share(accepted, ~scored.same).interval()
@@ -101,7 +101,7 @@ class TprEstimate:
             point,
             tpr,
             Estimate(point.fpr_realised, fpr, point.false_accepts, point.non_mated),
-            Estimate(point.threshold, threshold, remark=unknown),
+            Estimate(point.threshold, threshold, remark=unknown, unit="score"),
             people,
         )
 
@@ -197,7 +197,7 @@ class VerificationResult:
         A TPR that the data cannot resolve is null; a threshold that is not finite is the text
         "inf" or "-inf" (accept all), or null (reject all).
         """
-        from facerec.verification.rows import result_figures
+        from facerec.verification.rows import result_rows
 
         document = {
             "bench": self.name,
@@ -210,7 +210,7 @@ class VerificationResult:
             "accuracy": _accuracy(self.accuracy),
             "insightface": _accuracy(self.compatible),
             "tpr_at_fpr": [estimate.to_json() for estimate in self.points],
-            "figures": records(result_figures(self)),
+            "figures": records(result_rows(self)),
             "flip": self.flip,
             "align": self.align,
             "score": self.score,
@@ -327,7 +327,7 @@ def evaluate(
         accuracy=accuracy,
         compatible=None,
         points=tuple(TprEstimate.of(scored, target) for target in fpr),
-        auc=Estimate(auc[0], scored.interval(auc)),
+        auc=Estimate(auc[0], scored.interval(auc), unit="area"),
         eer=Estimate(eer[0], scored.interval(eer)),
         failures=failures,
         notes=(*notes, *_notes(pairs, failures, items, accuracy)),
@@ -501,9 +501,9 @@ def _norms(norms: NDArray[np.floating], pairs: Pairs) -> dict[str, Estimate]:
     clusters = items if pairs.subjects is None else pairs.subjects[items]
     mean, std = float(values.mean()), float(values.std())
     return {
-        XNORM: Estimate(mean, mean_interval(values, clusters), total=values.size),
-        "norm SD": Estimate(std),
-        "norm CV": Estimate(std / mean),
+        XNORM: Estimate(mean, mean_interval(values, clusters), total=values.size, unit="norm"),
+        "norm SD": Estimate(std, unit="norm"),
+        "norm CV": Estimate(std / mean, unit="number"),
     }
 
 
@@ -513,15 +513,15 @@ def _further(scores: SortedScores) -> dict[str, Estimate]:
     ends = f"{words.percent(step.low)} to {words.percent(step.high)}"
     figures = {
         "EER by the step rule": Estimate(step.rate, remark=ends if step.low < step.high else ""),
-        "d′": Estimate(scores.d_prime()),
+        "d′": Estimate(scores.d_prime(), unit="deviations"),
     }
     for prior in PRIORS:
         cost, misses, matches = min_dcf(roc, float(prior))
         counts = f"{misses}/{roc.mated} false non-matches, {matches}/{roc.non_mated} false matches"
-        figures[f"minDCF, prior {prior}"] = Estimate(cost, remark=counts)
-    figures["least Cllr, bits"] = Estimate(min_cllr(roc))
+        figures[f"minDCF, prior {prior}"] = Estimate(cost, remark=counts, unit="cost")
+    figures["least Cllr, bits"] = Estimate(min_cllr(roc), unit="bits")
     for end in AREAS:
-        area = Estimate(roc.partial_auc(end), remark="standardised (McClish)")
+        area = Estimate(roc.partial_auc(end), remark="standardised (McClish)", unit="area")
         figures[f"partial AUC to FPR {end}"] = area
     return figures
 

@@ -47,10 +47,10 @@ def all_pairs(
     from facerec.embedding.extraction import constant
     from facerec.embedding.file import embeddings_sha256, read_embeddings
     from facerec.report.documents import plain
-    from facerec.report.tidy import figures_table, records
+    from facerec.report.tidy import records, rows_table
     from facerec.verification.scoring import score_all_pairs
     from facerec.verification.scoring.all_pairs import MOST_BY_PAIR
-    from facerec.verification.scoring.rows import all_pairs_figures
+    from facerec.verification.scoring.rows import all_pairs_rows
 
     fpr = exact_rates(fpr)  # before minutes of work
     console = Console(highlight=False, soft_wrap=True)
@@ -88,8 +88,8 @@ def all_pairs(
         of = dict(zip(names[compared].tolist(), groups[compared].tolist(), strict=True))
         group_of = np.array([of[subject] for subject in result.subjects.tolist()])
         places = {str(each): np.flatnonzero(group_of == each) for each in np.unique(group_of)}
-    figures = all_pairs_figures(result, places)
-    console.print(figures_table("", figures).terminal())
+    figures = all_pairs_rows(result, places)
+    console.print(rows_table("", figures).terminal())
     console.print(
         "score: cosine, float32; pairs that share a subject are dependent: intervals with the "
         "effective number of comparisons, at thresholds taken as known",

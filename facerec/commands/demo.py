@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -32,6 +31,7 @@ from facerec.records.synthetic import (
 from facerec.report.conclusions import of_test
 from facerec.report.progress import progress_bar
 from facerec.report.table import Cell, Table, facts_table
+from facerec.report.tidy import cell, figure_row
 from facerec.report.words import NOTHING, counted, limits, p_value
 from facerec.statistics.intervals import Interval
 
@@ -226,18 +226,18 @@ def _verdict(results: _Results, findings: _Findings) -> str:
 def _table(results: _Results) -> Table:
     """Return accuracy, TPR at 1 % FPR, and norms of each arm and pack."""
     from facerec.verification.evaluation import XNORM
-    from facerec.verification.report import format_rate
+    from facerec.verification.rows import TPR
 
     rows: list[list[Cell | str]] = []
     for arm, packs in results.items():
         for pack, result in packs.items():
             fold = result.accuracy and result.accuracy.kfold
-            share, *details = re.split(r" (?=[\[(])", format_rate(result.point("1e-2")))
+            tpr = figure_row(TPR, result.point("1e-2").tpr)
             rows.append(
                 [
                     *(arm, pack),
                     f"{100 * fold.mean:.2f} % ± {100 * fold.sem:.2f}" if fold else NOTHING,
-                    Cell(share, "\n".join(details)),
+                    cell(tpr),
                     f"{result.metrics[XNORM].value:.2f}",
                     f"{result.metrics['norm CV'].value:.4f}",
                 ]

@@ -272,7 +272,7 @@ def print_thresholds(calibration: Calibration | None, size: int, console: Consol
             points.append(calibration.threshold(target, size))
             console.print(f"  FPIR {target}: {fpir_words(points[-1])}")
         except MetricError as problem:
-            console.print(f"  FPIR {target}: not resolvable ({problem})")
+            console.print(f"  FPIR {target}: {words.UNRESOLVED} ({problem})")
     if len(np.unique(calibration.probe_subjects)) < FEW_STRANGERS:
         console.print(
             f"strangers are fewer than {FEW_STRANGERS}: where they look alike, the FPIR may lie "

@@ -9,9 +9,6 @@ from facerec.report import words
 from facerec.report.table import Table
 from facerec.statistics.intervals import Interval
 
-UNRESOLVED = "not resolvable"
-"""What stands where a bench has too few pairs for a figure."""
-
 Row = Mapping[str, Any]
 
 
@@ -65,7 +62,7 @@ def rate_words(row: Row, rate: Literal["tpr", "fpr"]) -> str:
     """Return a rate at a threshold with its interval and counts."""
     value, counts = ("tpr", "true_accepts") if rate == "tpr" else ("fpr_realised", "false_accepts")
     limits = words.percent_limits(Interval(*row[f"{rate}_interval"]))
-    said = UNRESOLVED if row[value] is None else words.percent(row[value])
+    said = words.UNRESOLVED if row[value] is None else words.percent(row[value])
     return f"{said} {limits} ({'/'.join(map(str, row[counts]))})"
 
 

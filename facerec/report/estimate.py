@@ -6,10 +6,20 @@ files treat all of them alike.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
+from typing import Literal
 
-from facerec.statistics.intervals import Interval
+from facerec.statistics.intervals import Bound, Interval
 from facerec.statistics.operating_points import RULE_OF_30
+
+Unit = Literal[
+    "share", "count", "norm", "score", "times", "area", "cost", "bits", "deviations", "number"
+]
+"""What a figure is measured in; ``times`` of a ratio, ``deviations`` standard ones, ``number`` of
+a coefficient without a unit."""
+Status = Literal["ok", "unresolved", "withheld", "bound"]
+"""``unresolved`` is what the data are too few for, ``withheld`` what has no value for another
+reason, and of a ``bound`` the interval alone tells something."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +43,19 @@ class Estimate:
     """Comparisons, subjects or images that the figure rests on."""
     remark: str = ""
     """Why there is no value or no interval, or what to beware of; may be empty."""
+    _: KW_ONLY
+    unit: Unit = "share"
+    unresolved: bool = False
+    """Whether the data are too few for it, so that no value is shown."""
+
+    @property
+    def status(self) -> Status:
+        """Whether there is a value to show, and what it is worth."""
+        if self.unresolved:
+            return "unresolved"
+        if self.value is None:
+            return "withheld"
+        return "bound" if isinstance(self.interval, Bound) else "ok"
 
     @property
     def low(self) -> float | None:

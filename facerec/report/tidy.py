@@ -1,7 +1,8 @@
-"""Figures as a tidy table, one a row, and the one place that shows it and writes it.
+"""Rows of one tidy table, a figure each: what a row holds, and how it is shown wherever it stands.
 
 A row has what the figure is of (keys such as ``bench`` or ``group``), then the columns of
-`COLUMNS`. The terminal, CSV, JSON and pages all show the same rows.
+`COLUMNS`. They say what it is, so that nobody has to take a name apart. Terminal, page, CSV, JSON,
+Markdown and LaTeX are all made of these rows.
 """
 
 from __future__ import annotations
@@ -9,40 +10,51 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from facerec.report import words
-from facerec.report.estimate import Estimate
+from facerec.report.estimate import Estimate, Unit
 from facerec.report.table import Cell, Table
-from facerec.statistics.clustered import Bound
-from facerec.statistics.intervals import Interval
+from facerec.statistics.intervals import Bound, Interval
 
 if TYPE_CHECKING:
     import pandas as pd
 
-COLUMNS = ("figure", "target", "value", "low", "high", "numerator", "denominator", "remark")
-"""What every row has: the figure and where it is read, as at an FPR; its value and the limits of
-its interval, empty where there are none; its counts; and what a reader must know of it."""
+Row = Mapping[str, Any]
+Kind = Literal["value", "change", "p", "ratio", "threshold", "size"]
+"""``change`` is a difference between two models, ``ratio`` one between two groups."""
 
-UNRESOLVED = "not resolvable"
+COLUMNS = (
+    *("figure", "kind", "unit", "target", "value", "low", "high"),
+    *("numerator", "denominator", "status", "remark"),
+)
+"""What every row has: the figure, and as what it is given (see `Kind`), in which unit; where it is
+read, as at an FPR; its value and the limits of its 95 % interval, empty where there are none; what
+was counted; whether there is a value to show (see `facerec.report.estimate`); and what a reader
+must know of it."""
 
 OF_PAIRS, ALIKE = "FNMR of pairs", ", people alike"
 """Of the FNMR each person weighs alike, of its first neighbour each mated pair; of the TPR each
 pair, unless its name ends so."""
 
-PERCENT = ("accuracy", "TPR", "TPIR", "EER", "rank", "failures")
-"""Figures that are shown in percent, by their beginnings."""
-
 FORMS = {
-    **dict.fromkeys(("AUC", "norm CV", "partial AUC", "minDCF", "least Cllr"), ".4f"),
-    "norm": ".4g",
-    "d′": ".3f",
+    **dict.fromkeys(("area", "cost", "bits"), ".4f"),
+    **{"norm": ".4g", "deviations": ".3f", "count": ",.0f"},
 }
-"""How others are shown, by their beginnings; three digits of all else."""
+"""How values are written, by their units; with three digits in all others but shares."""
+
+
+_KINDS: dict[Unit, Kind] = {"score": "threshold", "count": "size", "times": "ratio"}
+"""What figures in these units are, unless something else is said."""
 
 
 def figure_row(
-    figure: str, estimate: Estimate, target: str = "", **keys: object
+    figure: str,
+    estimate: Estimate,
+    target: str = "",
+    *,
+    kind: Kind | None = None,
+    **keys: object,
 ) -> dict[str, object]:
     """Return one row of a tidy table.
 
@@ -52,6 +64,7 @@ def figure_row(
         figure: its name.
         estimate: the figure.
         target: where it is read: an FPR, a threshold, a rank.
+        kind: as what it is given; by default what its unit says.
         keys: what it is of, such as the bench.
     """
     remarks = [estimate.remark, _interval_remark(estimate.interval)]
@@ -60,17 +73,20 @@ def figure_row(
     return {
         **keys,
         "figure": figure,
+        "kind": kind or _KINDS.get(estimate.unit, "value"),
+        "unit": estimate.unit,
         "target": target,
         "value": estimate.value,
         "low": estimate.low,
         "high": estimate.high,
         "numerator": estimate.events,
         "denominator": estimate.total,
+        "status": estimate.status,
         "remark": "; ".join(filter(None, remarks)),
     }
 
 
-def tidy(rows: Iterable[Mapping[str, object]]) -> pd.DataFrame:
+def tidy(rows: Iterable[Row]) -> pd.DataFrame:
     """Return rows of `figure_row` as a table with numbers for numbers."""
     import pandas as pd
 
@@ -85,56 +101,63 @@ def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(name): value for name, value in row.items()} for row in rows.to_dict("records")]
 
 
-def figures_table(caption: str, frame: pd.DataFrame, remarks: Sequence[str] = ()) -> Table:
+def rows_table(caption: str, frame: pd.DataFrame, remarks: Sequence[str] = ()) -> Table:
     """Return what people see of a tidy table; keys that do not differ are left out."""
     keys = [name for name in frame.columns if name not in COLUMNS and frame[name].nunique() > 1]
-    rows: list[Sequence[Cell | str]] = [
-        (
-            *(row[key] for key in keys),
-            Cell(
-                f"{row['figure']} {row['target']}".rstrip(),
-                row["remark"].removeprefix(f"{UNRESOLVED}: "),
-            ),
-            _value(row),
-            _limits(row) or words.NOTHING,
-            "/".join(
-                str(row[name]) for name in ("numerator", "denominator") if row[name] is not None
-            ),
-        )
-        for row in records(frame)
-    ]
+    rows: list[Sequence[Cell | str]] = []
+    for row in records(frame):
+        value, limits = said(row)
+        counts = (str(row[name]) for name in ("numerator", "denominator") if row[name] is not None)
+        name = Cell(shown_name(row), row["remark"])
+        shown = value, limits or words.NOTHING, "/".join(counts)
+        rows.append((*(row[key] for key in keys), name, *shown))
     headings = (*keys, "figure", "value", "95 % interval", "counts")
     return Table(caption, headings, rows, words=(*keys, "figure"), remarks=remarks)
 
 
-def _value(row: Mapping[str, Any]) -> str:
-    value, figure = row["value"], str(row["figure"])
+def shown_name(row: Row) -> str:
+    """Return the figure of a row and where it is read."""
+    return f"{row['figure']} {row['target']}".rstrip()
+
+
+def cell(row: Row, *, counted: bool = True) -> Cell:
+    """Return a cell with the value of a row, its interval or why there is none, and its counts."""
+    value, limits = said(row)
+    found = estimate_of(row)
+    small = limits or found.remark, words.counts(found) if counted else ""
+    withheld = row["status"] in ("unresolved", "withheld")
+    return Cell(value, "\n".join(filter(None, small)), withheld=withheld)
+
+
+def said(row: Row) -> tuple[str, str]:
+    """Return the value of a row and its interval as they are shown; nothing for no interval."""
+    found = estimate_of(row)
+    value, interval, change = found.value, found.interval, row["kind"] == "change"
+    if row["status"] == "unresolved":
+        return words.UNRESOLVED, ""
     if value is None:
-        return UNRESOLVED if UNRESOLVED in row["remark"] else words.NOTHING
-    if figure.startswith("threshold"):
-        return words.threshold(float(value))
-    if figure.startswith("difference"):
-        return f"{words.number(100 * value, '+.2f')} points"
-    if figure.startswith(PERCENT):
-        return words.percent(value)
-    return words.number(float(value), _form(figure))
+        return words.NOTHING, words.limits(interval)
+    if row["kind"] == "threshold":
+        short = words.limits(interval, form=lambda end: words.threshold(float(f"{end:.4g}")))
+        return words.threshold(value), short
+    if row["unit"] == "share" and change:
+        points = f"{words.number(100 * value, '+.2f')} points"
+        return points, words.limits(interval, 100, "+.2f")
+    if row["unit"] == "share":
+        return words.share(value, interval)
+    form = "+" * change + FORMS.get(row["unit"], ".2g" if row["kind"] == "p" else ".3g")
+    return words.number(value, form), words.limits(interval, form=form)
 
 
-def _limits(row: Mapping[str, Any]) -> str:
-    if row["low"] is None or row["high"] is None:
-        return ""
-    interval, figure = Interval(float(row["low"]), float(row["high"])), str(row["figure"])
-    if figure.startswith("threshold"):
-        return words.limits(interval, form=lambda end: words.threshold(float(f"{end:.4g}")))
-    if figure.startswith("difference"):
-        return words.limits(interval, 100, "+.2f")
-    if figure.startswith(PERCENT):
-        return words.percent_limits(interval)
-    return words.limits(interval, form=_form(figure))
-
-
-def _form(figure: str) -> str:
-    return next((form for name, form in FORMS.items() if figure.startswith(name)), ".3g")
+def estimate_of(row: Row) -> Estimate:
+    """Return what a row holds as an estimate."""
+    value, low, high, events, total = (
+        None if row[name] is None or row[name] != row[name] else row[name]
+        for name in ("value", "low", "high", "numerator", "denominator")
+    )
+    interval = None if low is None or high is None else Interval(low, high)
+    how = {"unit": row["unit"], "unresolved": row["status"] == "unresolved"}
+    return Estimate(value, interval, events, total, row["remark"], **how)
 
 
 def _interval_remark(interval: Interval | None) -> str:

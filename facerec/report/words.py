@@ -13,6 +13,8 @@ from facerec.statistics.intervals import Interval
 
 NOTHING = "–"
 """What stands where there is no figure."""
+UNRESOLVED = "not resolvable"
+"""What stands where the data are too few for a figure."""
 
 _SPACE = "\N{NO-BREAK SPACE}"
 
@@ -72,6 +74,22 @@ def percent_limits(interval: Interval | None) -> str:
         return ""
     wide = 100 * interval.high - 100 * interval.low >= 1
     return limits(interval, 100, ".1f" if wide else ".2f")
+
+
+def share(value: float, interval: Interval | None = None) -> tuple[str, str]:
+    """Return a share and its interval: in percent, or as they are where all is below 0.1 %.
+
+    Examples:
+        >>> [text.replace(_SPACE, " ") for text in share(0.987, Interval(0.981, 0.991))]
+        ['98.70 %', '[98.1, 99.1]']
+        >>> share(0.00123)[0].replace(_SPACE, " "), share(4.3e-5)[0]
+        ('0.123 %', '4.3e-05')
+    """
+    high = max(value, 0 if interval is None else interval.high)
+    if 0 < high < 1e-3:
+        return number(value), limits(interval)
+    text = percent(value) if value >= 0.01 or not value else f"{number(100 * value)} %"
+    return text, percent_limits(interval) if high >= 0.01 else limits(interval, 100)
 
 
 def threshold(value: float | None) -> str:

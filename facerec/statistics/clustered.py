@@ -21,7 +21,7 @@ from scipy.special import logit as _logit
 from scipy.special import stdtrit
 
 from facerec.base.errors import MetricError
-from facerec.statistics.intervals import Interval, logit, wilson
+from facerec.statistics.intervals import Bound, Interval, logit, wilson
 
 Array = NDArray[np.float64]
 
@@ -33,19 +33,6 @@ MIN_EFFECTIVE = 3.0
 
 LEFT = 0.2
 """Share of a rate that is taken to be left, at least, where a subject is left out."""
-
-
-@dataclass(frozen=True)
-class Bound(Interval):
-    """The interval of a share of which no comparison, or every one, is an event.
-
-    No variance can be estimated there. The finite limit is that of as many independent trials as
-    there are disjoint pairs of effective subjects (or effective subjects, for mated comparisons):
-    the share cannot exceed the chance that such a pair has any event.
-    """
-
-    if_independent: float = math.nan
-    """The same limit if all comparisons were independent: the rule of three, 3/N at 95 %."""
 
 
 @dataclass(frozen=True, eq=False)

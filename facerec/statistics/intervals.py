@@ -25,6 +25,19 @@ class Interval:
     """Effective number of comparisons, where the interval rests on one."""
 
 
+@dataclass(frozen=True)
+class Bound(Interval):
+    """The interval of a share of which no comparison, or every one, is an event.
+
+    No variance can be estimated there. The finite limit is that of as many independent trials as
+    there are disjoint pairs of effective subjects (or effective subjects, for mated comparisons):
+    the share cannot exceed the chance that such a pair has any event.
+    """
+
+    if_independent: float = math.nan
+    """The same limit if all comparisons were independent: the rule of three, 3/N at 95 %."""
+
+
 def wilson(successes: float, trials: float, confidence: float = 0.95) -> Interval:
     """Return Wilson's score interval of a binomial rate (Wilson, JASA 22, 1927).
 

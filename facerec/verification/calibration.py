@@ -24,7 +24,7 @@ from facerec.embedding.extraction import Embeddings
 from facerec.embedding.face_score import FaceScore
 from facerec.embedding.model import EmbeddingModel
 from facerec.embedding.score_calibration import ScoreCalibration
-from facerec.report.estimate import Estimate
+from facerec.report.estimate import Estimate, Unit
 from facerec.statistics.calibration import (
     CELLS,
     CENTRES,
@@ -349,7 +349,8 @@ def judge(
     elif own is not None and times <= TOLERATED:
         verdict = "its ratios hold for these people"
     judged = [note, f"{said}; {verdict}"]
-    metrics = {**result.metrics, f"Cllr by {where.name}, bits": Estimate(cost, interval)}
+    told = Estimate(cost, interval, unit="bits")
+    metrics = {**result.metrics, f"Cllr by {where.name}, bits": told}
     if groups is not None:
         sides = groups[result.pairs.first], groups[result.pairs.second]
         counted: dict[str, ScoreCounts] = {}
@@ -362,10 +363,14 @@ def judge(
                     counted[name] = counts
         rows = _compare_groups(calibration.ratio, counted)
         for row in rows:
-            for name, what in (("cllr", "Cllr, bits"), ("too_high", "ratios too high by")):
+            units: tuple[tuple[str, str, Unit], ...] = (
+                ("cllr", "Cllr, bits", "bits"),
+                ("too_high", "ratios too high by", "times"),
+            )
+            for name, what, unit in units:
                 low, high = row[f"{name}_interval"]
                 limits = Interval(low, high, 0.95, JACKKNIFE, DEPENDENT)
-                metrics[f"{what}: {row['group']}"] = Estimate(row[name], limits)
+                metrics[f"{what}: {row['group']}"] = Estimate(row[name], limits, unit=unit)
         judged.append(differing(rows, groups))
     return replace(
         result,

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from facerec.base.errors import MetricError
 from facerec.report.estimate import Estimate
-from facerec.report.tidy import UNRESOLVED
 from facerec.statistics.clustered import paired_difference
 from facerec.statistics.influences import Influence, ScoredComparisons
 from facerec.statistics.intervals import INDEPENDENT
@@ -55,19 +54,19 @@ def compare(first: VerificationResult, second: VerificationResult) -> PairedComp
         basis = f"pairs that share one of {number:,} subjects are dependent"
     one, other = (_figures(side, folds, targets) for side in (scored, changed))
     rows = []
-    for name, (a, influence, reliable) in one.items():
-        b, against, _ = other[name]
-        difference = Estimate(None)
+    for (name, target), (a, influence, reliable) in one.items():
+        b, against, _ = other[name, target]
+        difference = Estimate(None, unit=a.unit)
         if influence is not None and against is not None:
             value = against[0] - influence[0]
             figure = scored.figure((value, against[1] - influence[1]))
             if math.isinf(figure.jackknife):
-                difference = Estimate(value, remark="too few subjects for an interval")
+                remark, interval = "too few subjects for an interval", None
             else:
                 interval = paired_difference([value], figure.changes, noise=figure.noise)
                 remark = "" if interval else "no subject makes a difference"
-                difference = Estimate(value, interval, remark=remark)
-        rows.append(PairedFigure(name, a, b, difference, reliable))
+            difference = Estimate(value, interval, remark=remark, unit=a.unit)
+        rows.append(PairedFigure(name, a, b, difference, reliable, target))
     notes += [f"B: {note}" for note in second.notes if note not in first.notes]
     return PairedComparison(
         first=describe_result(first),
@@ -90,22 +89,24 @@ def describe_result(result: VerificationResult | IdentificationResult) -> str:
 
 def _figures(
     scored: ScoredComparisons, folds: NDArray[np.int64] | None, targets: Sequence[str]
-) -> dict[str, tuple[Estimate, Influence | None, bool]]:
+) -> dict[tuple[str, str], tuple[Estimate, Influence | None, bool]]:
     """Return accuracy, TPR at every target, AUC and EER, their influences, and whether reliable."""
-    found: dict[str, tuple[Estimate, Influence | None, bool]] = {}
+    found: dict[tuple[str, str], tuple[Estimate, Influence | None, bool]] = {}
     if folds is not None:
         _, right = held_out(scored, folds)
         events, total = int(right.sum()), right.size
         accuracy = Estimate(events / total, None, events, total)
-        found["accuracy"] = accuracy, scored.mean(right), True
+        found["accuracy", ""] = accuracy, scored.mean(right), True
     for point in map(scored.figures.roc.tpr_at_fpr, targets):
-        tpr, influence = Estimate(None, remark=f"{UNRESOLVED}: N={point.non_mated}"), None
+        few, influence = f"{point.non_mated:,} non-mated pairs", None
+        tpr = Estimate(None, remark=few, unresolved=True)
         if point.resolvable:
             tpr = Estimate(point.tpr, None, point.true_accepts, point.mated)
             influence = scored.tpr(point)
-        found[f"TPR@FPR={point.target}"] = tpr, influence, point.reliable
-    for name, influence in (("AUC", scored.auc()), ("EER", scored.eer())):
-        found[name] = Estimate(influence[0]), influence, True
+        found["TPR@FPR", point.target] = tpr, influence, point.reliable
+    auc, eer = scored.auc(), scored.eer()
+    found["AUC", ""] = Estimate(auc[0], unit="area"), auc, True
+    found["EER", ""] = Estimate(eer[0]), eer, True
     return found
 
 

@@ -21,7 +21,6 @@ from facerec.embedding.extraction import Embeddings, embed_images
 from facerec.embedding.model import EmbeddingModel
 from facerec.report import words
 from facerec.report.estimate import Estimate
-from facerec.report.tidy import UNRESOLVED
 from facerec.statistics.costs import min_cllr, min_dcf
 from facerec.statistics.influences import ScoredComparisons
 from facerec.statistics.intervals import INDEPENDENT, Interval, wilson
@@ -160,7 +159,7 @@ def evaluate(
         accuracy=accuracy,
         compatible=None,
         points=tuple(_tpr_at(scored, target) for target in fpr),
-        auc=Estimate(auc[0], scored.interval(auc)),
+        auc=Estimate(auc[0], scored.interval(auc), unit="area"),
         eer=Estimate(eer[0], scored.interval(eer)),
         failures=failures,
         notes=(*notes, *_notes(pairs, failures, items, accuracy)),
@@ -321,7 +320,7 @@ def _tpr_at(scored: ScoredComparisons, target: Rate) -> TprEstimate:
     threshold = scored.threshold_interval(point) if point.resolvable else None
     if not point.resolvable:
         why = f"{point.non_mated:,} non-mated pairs show no FPR below {1 / point.non_mated:.2g}"
-        tpr = Estimate(None, remark=f"{UNRESOLVED}: {why}")
+        tpr = Estimate(None, remark=why, unresolved=True)
     unknown = "" if threshold else "too few subjects for an interval"
     unknown = words.threshold_remark(point.threshold) or unknown
     fpr = scored.share(accepted, ~scored.same).interval()
@@ -333,7 +332,7 @@ def _tpr_at(scored: ScoredComparisons, target: Rate) -> TprEstimate:
         point,
         tpr,
         Estimate(point.fpr_realised, fpr, point.false_accepts, point.non_mated),
-        Estimate(point.threshold, threshold, remark=unknown),
+        Estimate(point.threshold, threshold, remark=unknown, unit="score"),
         people,
     )
 
@@ -360,9 +359,9 @@ def _norms(norms: NDArray[np.floating], pairs: Pairs) -> dict[str, Estimate]:
     clusters = items if pairs.subjects is None else pairs.subjects[items]
     mean, std = float(values.mean()), float(values.std())
     return {
-        XNORM: Estimate(mean, mean_interval(values, clusters), total=values.size),
-        "norm SD": Estimate(std),
-        "norm CV": Estimate(std / mean),
+        XNORM: Estimate(mean, mean_interval(values, clusters), total=values.size, unit="norm"),
+        "norm SD": Estimate(std, unit="norm"),
+        "norm CV": Estimate(std / mean, unit="number"),
     }
 
 
@@ -372,15 +371,15 @@ def _further(scores: SortedScores) -> dict[str, Estimate]:
     ends = f"{words.percent(step.low)} to {words.percent(step.high)}"
     figures = {
         "EER by the step rule": Estimate(step.rate, remark=ends if step.low < step.high else ""),
-        "d′": Estimate(scores.d_prime()),
+        "d′": Estimate(scores.d_prime(), unit="deviations"),
     }
     for prior in PRIORS:
         cost, misses, matches = min_dcf(roc, float(prior))
         counts = f"{misses}/{roc.mated} false non-matches, {matches}/{roc.non_mated} false matches"
-        figures[f"minDCF, prior {prior}"] = Estimate(cost, remark=counts)
-    figures["least Cllr, bits"] = Estimate(min_cllr(roc))
+        figures[f"minDCF, prior {prior}"] = Estimate(cost, remark=counts, unit="cost")
+    figures["least Cllr, bits"] = Estimate(min_cllr(roc), unit="bits")
     for end in AREAS:
-        area = Estimate(roc.partial_auc(end), remark="standardised (McClish)")
+        area = Estimate(roc.partial_auc(end), remark="standardised (McClish)", unit="area")
         figures[f"partial AUC to FPR {end}"] = area
     return figures
 

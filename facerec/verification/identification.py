@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from facerec.base.errors import MetricError
 from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
-from facerec.report.tidy import UNRESOLVED, figure_row, records, tidy
+from facerec.report.tidy import figure_row, records, tidy
 from facerec.report.words import threshold_remark
 from facerec.statistics.clustered import fnmr_interval
 from facerec.statistics.identification import (
@@ -210,8 +210,8 @@ def _identify(
     for target in map(str, fpir if others.size else ()):
         point = tpir_at_fpir(searches, target)
         if not point.resolvable:
-            said = f"{UNRESOLVED}: {point.non_mated} searches are non-mated"
-            found["TPIR@FPIR", target] = Estimate(None, remark=said)
+            said = f"{point.non_mated} searches are non-mated"
+            found["TPIR@FPIR", target] = Estimate(None, remark=said, unresolved=True)
             continue
         identified = (closed.rank == 1) & (closed.mate >= point.threshold)
         alarms = searches.best_other[~mated] >= point.threshold
@@ -230,7 +230,7 @@ def _identify(
                 point.fpr_realised, realised, point.false_accepts, point.non_mated
             ),
             ("threshold", target): Estimate(
-                point.threshold, remark=threshold_remark(point.threshold)
+                point.threshold, remark=threshold_remark(point.threshold), unit="score"
             ),
         }
     for rank in ranks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
@@ -19,7 +20,7 @@ from facerec.report.folders import check_replaceable, write_folder
 from facerec.report.page import Block, FindingLine, Listed, Page, Section
 from facerec.report.plotting import Drawing, Drawings, slug
 from facerec.report.table import Table, facts_table
-from facerec.report.tidy import figures_table, records
+from facerec.report.tidy import estimate_of, records, rows_table, said, shown_name
 from facerec.statistics.rates import RULE_OF_30
 from facerec.verification.compare import describe_result
 from facerec.verification.identification import IdentificationResult
@@ -31,12 +32,20 @@ from facerec.verification.report import (
     remarks_of_differences,
 )
 from facerec.verification.result import PairedComparison, VerificationResult
-from facerec.verification.rows import comparison_figures, result_figures, result_json
+from facerec.verification.rows import (
+    ACCURACY,
+    AUC,
+    TPR,
+    comparison_rows,
+    result_json,
+    result_rows,
+)
 
 Results = Mapping[str, VerificationResult]
 Row = Mapping[str, Any]
 
 KIND = "facerec verification report"
+SCHEMA = "facerec.verification/3"
 
 LISTED = 50
 """Failures that the page lists; the table has all."""
@@ -93,22 +102,21 @@ def write_report(
     check_report_folder(final)
     drawings = Drawings()
     curves = _curves(results, drawings) if results else []
-    tables = [result_figures(result, name) for name, result in results.items()]
-    differences = [comparison_figures(comparison) for comparison in comparisons]
+    tables = [result_rows(result, name) for name, result in results.items()]
+    differences = [comparison_rows(comparison) for comparison in comparisons]
     found = [each.figures for each in searches]
     pairs = {name: _pairs(name, result) for name, result in results.items()}
     every: list[VerificationResult | IdentificationResult] = [*results.values(), *searches]
+    caption = "Figures with 95 % intervals"
     sections = [
-        Section("All figures", [figures_table("Figures with 95 % intervals", pd.concat(tables))])
-        if tables
-        else None,
+        Section("All figures", [rows_table(caption, pd.concat(tables))] if tables else []),
         *(
-            Section("Differences", [figures_table("", one, remarks_of_differences(comparison))])
+            Section("Differences", [rows_table("", one, remarks_of_differences(comparison))])
             for comparison, one in zip(comparisons, differences, strict=True)
         ),
-        Section("Curves", curves[1:]) if curves else None,
+        Section("Curves", curves[1:]),
         *(
-            Section("Identification", [figures_table(describe_result(each), one)], lead=_SEARCHES)
+            Section("Identification", [rows_table(describe_result(each), one)], lead=_SEARCHES)
             for each, one in zip(searches, found, strict=True)
         ),
         *(_section(name, result, pairs[name]) for name, result in results.items()),
@@ -122,6 +130,7 @@ def write_report(
         files["pairs.csv"] = to_csv(rows)
     document = {
         "kind": KIND,
+        "schema": SCHEMA,
         **provenance,
         "results": {name: result_json(result) for name, result in results.items()},
         "comparisons": [comparison.to_json() for comparison in comparisons],
@@ -129,7 +138,14 @@ def write_report(
         "files": sorted([*files, "report.html", "report.json"]),
     }
     files["report.json"] = to_json(document)
-    findings = list(_findings(results, comparisons, searches))
+    findings = [
+        *(
+            _of_result(name, results[name], rows)
+            for name, rows in zip(results, tables, strict=True)
+        ),
+        *itertools.chain(*map(_of_comparison, comparisons, differences)),
+        *map(_of_search, searches),
+    ]
     models = sorted({str(result.model.get("name")) for result in every if result.model})
     page = Page(
         title="Verification report" + (f": {', '.join(models)}" if models else ""),
@@ -138,62 +154,48 @@ def write_report(
         f"{command or ''}",
         findings=findings,
         headline=curves[:1],
-        sections=[section for section in sections if section is not None],
+        sections=sections,
     )
     files["report.html"] = page.render().encode()
     write_folder(final, files)
     return final / "report.html"
 
 
-def _findings(
-    results: Results,
-    comparisons: Sequence[PairedComparison],
-    searches: Sequence[IdentificationResult],
-) -> Iterator[FindingLine]:
-    for name, result in results.items():
-        figures = result_figures(result)
-        headline = figures[figures.figure.str.startswith(("accuracy", "AUC"))]
-        # The finest target that rests on enough errors says most; else the coarsest of all.
-        there = [each.point for each in result.points if each.point.resolvable]
-        told = [point for point in there if point.reliable][-1:] or there[:1]
-        best = figures[(figures.figure == "TPR@FPR") & figures.target.isin(p.target for p in told)]
-        detail = ""
-        if told:
-            value, one = " ".join(_texts(best)[1:3]), Fraction(told[0].target)
-            detail = f"{value} of people recognised where {one.numerator:,} in "
-            detail += f"{one.denominator:,} strangers is accepted (TPR@FPR)"
-        if result.failures:
-            detail += f"; {words.counted(len(result.failures), 'pair')} not acquired, in no rate"
-        people = f"of {result.subjects:,} subjects" if result.subjects else "of unknown subjects"
-        yield _finding(name, headline, detail=detail, basis=f"{pairs_of(result)} {people}")
-    for comparison in comparisons:
-        figures = comparison_figures(comparison)
-        changes = figures[figures.figure.str.startswith("difference")]
-        if changes.empty:
-            continue
-        changed = next(row for row in comparison.rows if row.difference.value is not None)
-        yield _finding(
-            f"{comparison.second} less {comparison.first}",
-            changes,
-            conclusion=of_interval(changed.difference.interval),
-            basis=pairs_of(comparison),
-        )
-    for each in searches:
-        ranks = each.figures[each.figures.figure == "rank"]
-        basis = f"1:N, {words.counted(len(each.galleries), 'gallery', 'galleries')}"
-        last = ranks[ranks.gallery == ranks.gallery.iloc[-1]]
-        yield _finding(describe_result(each), last, basis=basis)
+def _of_result(name: str, result: VerificationResult, rows: pd.DataFrame) -> FindingLine:
+    # The finest target that rests on enough errors says most; else the coarsest of all.
+    there = [each.point for each in result.points if each.point.resolvable]
+    detail = ""
+    for point in [point for point in there if point.reliable][-1:] or there[:1]:
+        best = records(rows[(rows.figure == TPR) & (rows.target == point.target)])[0]
+        one = Fraction(point.target)
+        detail = f"{' '.join(said(best))} of people recognised where {one.numerator:,} in "
+        detail += f"{one.denominator:,} strangers is accepted ({TPR})"
+    if result.failures:
+        detail += f"; {words.counted(len(result.failures), 'pair')} not acquired, in no rate"
+    people = f"of {result.subjects:,} subjects" if result.subjects else "of unknown subjects"
+    headline = rows[rows.figure.isin((ACCURACY, AUC))]
+    return _finding(name, headline, detail=detail, basis=f"{pairs_of(result)} {people}")
 
 
-def _texts(rows: pd.DataFrame) -> list[str]:
-    """Return name, value, limits and remark of the first figure of a table, as it is shown."""
-    name, value, limits, _ = figures_table("", rows.iloc[:1]).cells[0]
-    return [name.text, value.text, limits.text, *([f"({name.small})"] if name.small else [])]
+def _of_comparison(comparison: PairedComparison, rows: pd.DataFrame) -> Iterator[FindingLine]:
+    changes, title = rows[rows.kind == "change"], f"{comparison.second} less {comparison.first}"
+    if len(changes):
+        conclusion = of_interval(estimate_of(records(changes)[0]).interval)
+        yield _finding(title, changes, conclusion=conclusion, basis=pairs_of(comparison))
+
+
+def _of_search(search: IdentificationResult) -> FindingLine:
+    ranks = search.figures[search.figures.figure == "rank"]
+    basis = f"1:N, {words.counted(len(search.galleries), 'gallery', 'galleries')}"
+    last = ranks[ranks.gallery == ranks.gallery.iloc[-1]]
+    return _finding(describe_result(search), last, basis=basis)
 
 
 def _finding(title: str, rows: pd.DataFrame, **more: str) -> FindingLine:
-    name, value, limits, *_ = _texts(rows)
-    return FindingLine(title, f"{name} {value}", limits, **more)
+    """Return what the first of some rows says."""
+    row = records(rows)[0]
+    value, limits = said(row)
+    return FindingLine(title, f"{shown_name(row)} {value}", limits, **more)
 
 
 def _curves(results: Results, drawings: Drawings) -> list[Drawing]:

@@ -12,7 +12,7 @@ import itertools
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -237,17 +237,17 @@ def _rank(
     ties: list[int] = []
     worse: list[int] = []
     for index in order:
-        lag, behind = whole[best] - whole[index], Estimate(0.0)
+        lag, behind = whole[best] - whole[index], Estimate(0.0, unit="deviations")
         if index != best:
             gap = sides[0].figure((lag, added[best] - added[index]))
             interval = paired_difference([lag], gap.changes, confidence, gap.noise)
-            behind = Estimate(lag, interval)
+            behind = replace(behind, value=lag, interval=interval)
             clear = interval is not None and interval.low > NEGLIGIBLE * whole[best]
             (worse if clear else ties).append(index)
         way = f"{candidates[index]}{'' if index else ' (assumed)'}"
         rows += [
             figure_row("accuracy", _accuracy(sides[index], folds), way=way),
-            figure_row("d′", Estimate(whole[index]), way=way),
+            figure_row("d′", Estimate(whole[index], unit="deviations"), way=way),
             figure_row("d′ behind the best", behind, way=way),
         ]
     said = f"best: {candidates[best]}"

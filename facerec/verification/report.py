@@ -8,12 +8,12 @@ from rich.console import Console
 
 from facerec.embedding.align import alignment_words
 from facerec.report import words
-from facerec.report.tidy import figures_table
+from facerec.report.tidy import rows_table
 from facerec.statistics.rates import RULE_OF_30
 from facerec.verification.compare import describe_result
 from facerec.verification.identification import IdentificationResult
-from facerec.verification.result import PairedComparison, TprEstimate, VerificationResult
-from facerec.verification.rows import comparison_figures, result_figures
+from facerec.verification.result import PairedComparison, VerificationResult
+from facerec.verification.rows import comparison_rows, result_rows
 
 LISTED_FAILURES = 10
 
@@ -34,24 +34,11 @@ def pairs_of(one: VerificationResult | PairedComparison) -> str:
     return f"{one.mated:,} mated and {one.non_mated:,} non-mated pairs"
 
 
-def format_rate(estimate: TprEstimate) -> str:
-    """Return a TPR with interval and counts: ``98.70 % [98.1, 99.1] (2961/3000 at 3/3000)``.
-
-    What the number of non-mated pairs cannot resolve is "not resolvable", never a number.
-    """
-    tpr, fpr = estimate.tpr, estimate.fpr
-    if tpr.value is None:
-        return f"not resolvable (N={fpr.total})"
-    rate = f"{words.percent(tpr.value)} {words.percent_limits(tpr.interval)}"
-    few = f", {tpr.remark}" if tpr.remark else ""
-    return f"{rate} ({tpr.events}/{tpr.total} at {fpr.events}/{fpr.total}){few}"
-
-
 def print_result(result: VerificationResult, console: Console) -> None:
     """Print one bench, with notes and failures below."""
     console.print()
     _say(console, f"{describe_result(result)}: {pairs_of(result)}", "bold")
-    console.print(figures_table("", result_figures(result)).terminal())
+    console.print(rows_table("", result_rows(result)).terminal())
     remarks = [*remarks_of(result), f"intervals: {result.basis}", _READING, THRESHOLD_ADVICE]
     _print_remarks(remarks, result.notes, console)
     for failure in result.failures[:LISTED_FAILURES]:
@@ -62,14 +49,14 @@ def print_comparison(comparison: PairedComparison, console: Console) -> None:
     """Print the differences between two results on the same pairs."""
     console.print()
     _say(console, f"A: {comparison.first}; B: {comparison.second}", "bold")
-    console.print(figures_table("", comparison_figures(comparison)).terminal())
+    console.print(rows_table("", comparison_rows(comparison)).terminal())
     _print_remarks(remarks_of_differences(comparison), (), console)
 
 
 def print_identification(result: IdentificationResult, console: Console) -> None:
     """Print the figures of 1:N by gallery, and their means where there are several."""
     title = f"{describe_result(result)}: 1:N identification"
-    console.print(figures_table(title, result.figures).terminal())
+    console.print(rows_table(title, result.figures).terminal())
     _print_remarks(remarks_of(result), result.notes, console)
 
 

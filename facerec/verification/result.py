@@ -166,12 +166,15 @@ class PairedFigure:
     """Second minus first; no interval where no subject makes a difference."""
     reliable: bool = True
     """Whether the rule of 30 holds."""
+    target: str = ""
+    """The FPR of a TPR."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the figure of both, and their difference with its interval."""
         sides = {name: getattr(self, name).value for name in ("first", "second", "difference")}
         interval = self.difference.interval
-        return {"figure": self.figure, **sides, "interval": interval, "reliable": self.reliable}
+        names = {"figure": self.figure, "target": self.target}
+        return {**names, **sides, "interval": interval, "reliable": self.reliable}
 
 
 @dataclass(frozen=True)

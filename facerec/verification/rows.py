@@ -1,8 +1,9 @@
-"""The figures of verification as tidy tables, which terminal, page, CSV and JSON show alike."""
+"""Rows of a verification, which terminal, page, CSV and JSON show alike; see `report.tidy`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from facerec.report.documents import plain
@@ -11,69 +12,64 @@ from facerec.report.tidy import ALIKE, figure_row, records, tidy
 from facerec.verification.result import (
     AccuracyEstimate,
     PairedComparison,
-    TprEstimate,
     VerificationResult,
 )
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Row = dict[str, object]
+ACCURACY, TPR, AUC = "accuracy", "TPR@FPR", "AUC"
 
 
-def result_figures(result: VerificationResult, bench: str | None = None) -> pd.DataFrame:
+def result_rows(result: VerificationResult, bench: str | None = None) -> pd.DataFrame:
     """Return all figures of one result, a row each; ``bench`` is its name if it has another."""
-    return tidy({"bench": bench or result.name, **row} for row in _rows(result))
+    found = _estimates(result)
+    return tidy(figure_row(*each, bench=bench or result.name) for each in found)
 
 
 def result_json(result: VerificationResult) -> dict[str, Any]:
     """Return `VerificationResult.to_json` with all figures as rows."""
-    return {**result.to_json(), "figures": plain(records(result_figures(result)))}
+    return {**result.to_json(), "figures": plain(records(result_rows(result)))}
 
 
-def comparison_figures(comparison: PairedComparison) -> pd.DataFrame:
+def comparison_rows(comparison: PairedComparison) -> pd.DataFrame:
     """Return every figure of both results and their difference, second minus first."""
     rows, bench = [], f"A: {comparison.first}; B: {comparison.second}"
     for row in comparison.rows:
-        figure, _, at = row.figure.partition("=")
-        rows.append(figure_row(figure, row.first, at, bench=bench, model="A"))
-        rows.append(figure_row(figure, row.second, at, bench=bench, model="B"))
+        for model, found in (("A", row.first), ("B", row.second)):
+            rows.append(figure_row(row.figure, found, row.target, bench=bench, model=model))
         change = row.difference
         if change.value is not None:
-            few = "" if row.reliable else "few errors"
-            few = change.remark or few
-            change = Estimate(change.value, change.interval, remark=few)
-            name = f"difference of {figure}"
-            rows.append(figure_row(name, change, at, bench=bench, model="B − A"))
+            change = replace(change, remark=change.remark or "few errors" * (not row.reliable))
+            keys = {"bench": bench, "model": "B − A"}
+            rows.append(figure_row(row.figure, change, row.target, kind="change", **keys))
     return tidy(rows)
 
 
-def _rows(result: VerificationResult) -> Iterator[Row]:
+def _estimates(result: VerificationResult) -> Iterator[tuple[str, Estimate, str]]:
+    """Yield name, figure and target."""
     if result.accuracy is not None:
-        yield _accuracy("accuracy", result.accuracy)
+        yield ACCURACY, _of_folds(result.accuracy), ""
     if result.compatible is not None:
-        yield _accuracy("accuracy as insightface’s", result.compatible)
+        yield f"{ACCURACY} as insightface’s", _of_folds(result.compatible), ""
     for point in result.points:
-        yield from _point(point)
-    yield figure_row("AUC", result.auc)
-    yield figure_row("EER on the ROC hull", result.eer)
+        target = point.point.target
+        yield TPR, point.tpr, target
+        if point.tpr.value is not None:
+            if point.alike is not None:
+                yield f"{TPR}{ALIKE}", point.alike, target
+            yield "realised FPR", point.fpr, target
+            yield "threshold", point.threshold, target
+    yield AUC, result.auc, ""
+    yield "EER on the ROC hull", result.eer, ""
     for name, figure in result.metrics.items():
-        yield figure_row(name, figure)
+        yield name, figure, ""
     total = (failed := len(result.failures)) + result.mated + result.non_mated
-    yield figure_row("failures to acquire", Estimate(failed / total, None, failed, total))
+    yield "failures to acquire", Estimate(failed / total, None, failed, total), ""
 
 
-def _accuracy(name: str, accuracy: AccuracyEstimate) -> Row:
-    spread = f"± {100 * accuracy.kfold.sem:.2f} SEM, ± {100 * accuracy.kfold.std:.2f} std"
-    said = Estimate(accuracy.value, accuracy.interval, accuracy.events, accuracy.total, spread)
-    return figure_row(f"{name}, {accuracy.kfold.folds} folds", said)
-
-
-def _point(point: TprEstimate) -> Iterator[Row]:
-    target = point.point.target
-    yield figure_row("TPR@FPR", point.tpr, target)
-    if point.tpr.value is not None:
-        if point.alike is not None:
-            yield figure_row(f"TPR@FPR{ALIKE}", point.alike, target)
-        yield figure_row("realised FPR", point.fpr, target)
-        yield figure_row("threshold", point.threshold, target)
+def _of_folds(found: AccuracyEstimate) -> Estimate:
+    """Return an accuracy that says how it spreads over its folds."""
+    folds = found.kfold
+    spread = f"± {100 * folds.sem:.2f} SEM, ± {100 * folds.std:.2f} std"
+    return replace(found, remark=f"{folds.folds} folds, {spread}")

@@ -96,7 +96,7 @@ def test_terminal_and_json_hold_the_same_rows(
     assert rows["everybody", "threshold", "1/20"]["value"] == point.threshold
     assert f"threshold 1/20 {point.threshold}" in text
     hopeless = rows["everybody", "TPR@FPR", "1e-9"]
-    assert hopeless["value"] is None and hopeless["remark"].startswith("not resolvable")
+    assert hopeless["value"] is None and hopeless["status"] == "unresolved"
     of = {name: np.unique(SUBJECTS[name == GROUPS]) for name in ("=a", "b")}
     places = {name: np.flatnonzero(np.isin(found.subjects, each)) for name, each in of.items()}
     for name, sides in (("=a", ["=a"]), ("b", ["b"]), ("=a × b", ["=a", "b"])):

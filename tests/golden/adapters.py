@@ -96,8 +96,8 @@ def difference(path: Path) -> Figures:
     """Read the paired differences of ``verify --compare --json``."""
     figures: Figures = {}
     for row in read_json(path)["comparisons"][0]["differences"]:
-        figures[f"difference of {row['figure']}"] = row["difference"]
-        figures |= limits(f"difference of {row['figure']}", row["interval"])
+        name = "=".join(filter(None, (f"difference of {row['figure']}", row["target"])))
+        figures |= {name: row["difference"], **limits(name, row["interval"])}
     return figures
 
 

@@ -17,8 +17,9 @@ from facerec.verification.compare import compare
 from facerec.verification.result import PairedComparison, PairedFigure
 
 
-def row(comparison: PairedComparison, figure: str) -> PairedFigure:
-    return next(row for row in comparison.rows if row.figure == figure)
+def row(comparison: PairedComparison, *named: str) -> PairedFigure:
+    """Return the figure of a name and perhaps a target."""
+    return next(row for row in comparison.rows if (row.figure, row.target)[: len(named)] == named)
 
 
 def rescored(result: VerificationResult, scores: np.ndarray) -> VerificationResult:
@@ -48,16 +49,18 @@ def test_differences_are_those_of_the_figures_on_shared_pairs() -> None:
         positives, negatives = (result.scores[kept & (first.pairs.issame == s)] for s in (1, 0))
         accuracy = kfold_accuracy(result.scores[kept], same, first.pairs.folds[kept])
         point = tpr_at_fpr(positives, negatives, "1e-1")
-        values.append({"accuracy": accuracy.correct / accuracy.pairs, "TPR@FPR=1e-1": point.tpr})
-        values[-1] |= {"AUC": auc(positives, negatives), "EER": eer_rocch(positives, negatives)}
-    for figure, value in values[0].items():
-        there = row(found, figure)
-        assert (there.first.value, there.second.value) == (value, values[1][figure])
+        share = accuracy.correct / accuracy.pairs
+        values.append({("accuracy",): share, ("TPR@FPR", "1e-1"): point.tpr})
+        values[-1] |= {("AUC",): auc(positives, negatives)}
+        values[-1] |= {("EER",): eer_rocch(positives, negatives)}
+    for named, value in values[0].items():
+        there = row(found, *named)
+        assert (there.first.value, there.second.value) == (value, values[1][named])
         difference = there.difference
-        assert difference.value == values[1][figure] - value
+        assert difference.value == values[1][named] - value
         assert difference.low <= difference.value <= difference.high
     first = row(found, "accuracy").first
-    assert first.events / first.total == values[0]["accuracy"]
+    assert first.events / first.total == values[0]["accuracy",]
 
 
 @pytest.mark.parametrize("persons", [40, None])
@@ -76,8 +79,8 @@ def test_order_turns_the_signs_alone(persons: int | None) -> None:
 def test_figures_of_the_order_alone_do_not_differ(persons: int | None) -> None:
     first = make_result(60, persons=persons)
     found = compare(first, rescored(first, first.scores.astype(np.float64) ** 3 + 2))
-    for figure in ("TPR@FPR=1e-1", "AUC", "EER"):
-        difference = row(found, figure).difference
+    for named in (("TPR@FPR", "1e-1"), ("AUC",), ("EER",)):
+        difference = row(found, *named).difference
         assert (difference.value, difference.interval) == (0, None) and difference.remark
     assert (found.subjects is None) == ("unknown" in found.basis) == (persons is None)
 

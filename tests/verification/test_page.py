@@ -94,27 +94,27 @@ def test_the_table_of_figures_is_what_terminal_and_page_show(
     report: Path, results: dict[str, VerificationResult]
 ) -> None:
     rows = {
-        (row["bench"], row["figure"], row["target"]): row
+        (row["bench"], row["figure"], row["target"], row["kind"]): row
         for row in read_table(report / "figures.csv")
     }
     for name, result in results.items():
         for found in result.points:
-            row = rows[name, "TPR@FPR", found.point.target]
+            row = rows[name, "TPR@FPR", found.point.target, "value"]
             if not found.point.resolvable:
-                assert row["value"] == row["low"] == "" and "not resolvable" in row["remark"]
+                assert row["value"] == row["low"] == "" and row["status"] == "unresolved"
                 continue
             assert float(row["value"]) == found.point.tpr
             assert float(row["high"]) == found.tpr.interval.high
             assert int(row["numerator"]) == found.point.true_accepts
-            realised = rows[name, "realised FPR", found.point.target]
+            realised = rows[name, "realised FPR", found.point.target, "value"]
             assert float(realised["low"]) == found.fpr.interval.low
             assert int(realised["numerator"]) == found.point.false_accepts
-            threshold = rows[name, "threshold", found.point.target]
+            threshold = rows[name, "threshold", found.point.target, "threshold"]
             assert float(threshold["value"]) == found.point.threshold
     one = results["one"]
     shown = read(report).rows("Figures with 95 % intervals")
     (accuracy,) = [
-        row for row in shown if row[0] == "one" and row[1].startswith("accuracy, 10 folds")
+        row for row in shown if row[0] == "one" and row[1].startswith("accuracy 10 folds")
     ]
     assert accuracy[2].startswith(f"{100 * one.accuracy.kfold.mean:.2f}")
     assert accuracy[4] == f"{one.accuracy.events}/2000"
@@ -126,7 +126,7 @@ def test_the_table_of_figures_is_what_terminal_and_page_show(
         assert words(piece) in said
     assert "TPR@FPR 1e-4 not resolvable" in said and THRESHOLD_ADVICE in said
     assert max(map(len, stream.getvalue().splitlines())) <= 80 and "…" not in said
-    change = rows["A: toy · toynet; B: toy · other", "difference of accuracy", ""]
+    change = rows["A: toy · toynet; B: toy · other", "accuracy", "", "change"]
     assert float(change["low"]) <= float(change["value"]) <= float(change["high"])
 
 

@@ -1,4 +1,4 @@
-"""The figures of all pairs as a tidy table: overall and by group, each with counts and interval."""
+"""Rows of all pairs: overall and by group, each figure with its counts and interval."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from facerec.report import words
 from facerec.report.estimate import Estimate
-from facerec.report.tidy import ALIKE, OF_PAIRS, UNRESOLVED, figure_row, tidy
+from facerec.report.tidy import ALIKE, OF_PAIRS, figure_row, tidy
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.intervals import Interval
 from facerec.statistics.operating_points import OperatingPoint
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 EVERYBODY = "everybody"
 
 
-def all_pairs_figures(
+def all_pairs_rows(
     result: AllPairs, groups: Mapping[str, NDArray[np.intp]] | None = None
 ) -> pd.DataFrame:
     """Return TPR, realised FPR and threshold at every target, and errors at given thresholds.
@@ -51,16 +51,16 @@ def all_pairs_figures(
 def _at_point(point: OperatingPoint, table: ErrorTable) -> Iterator[dict[str, object]]:
     if not point.resolvable:
         why = f"{point.non_mated:,} non-mated pairs show no FPR below {1 / point.non_mated:.2g}"
-        said = f"{UNRESOLVED}: {why}"
-        estimate = Estimate(None, remark=said)
+        estimate = Estimate(None, remark=why, unresolved=True)
         yield figure_row("TPR@FPR", estimate, point.target, group=EVERYBODY)
         return
     few = "" if point.reliable else "few errors"
+    beyond = words.threshold_remark(point.threshold)
     for figure, estimate in (
         ("TPR@FPR", _found(table.fnmr_share(), few)),
         (f"TPR@FPR{ALIKE}", _found(table.fnmr_share(alike=True), few)),
         ("realised FPR", _share(table.fmr_share(), few)),
-        ("threshold", Estimate(point.threshold, remark=words.threshold_remark(point.threshold))),
+        ("threshold", Estimate(point.threshold, remark=beyond, unit="score")),
     ):
         yield figure_row(figure, estimate, point.target, group=EVERYBODY)
 

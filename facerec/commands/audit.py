@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from facerec.verification.bench import Bench
 
 
+NOT_KNOWN = ", of which it is not known whether it is the same model"
+
+
 @dataclass(frozen=True)
 class Precision(Flags):
     """How exactly."""
@@ -114,8 +117,8 @@ def audit(
         precision: error rates, tests and intervals.
         searches: identification (1:N).
     """
-    from facerec.embedding.check import check_alike
     from facerec.embedding.file import is_embeddings, read_embeddings
+    from facerec.embedding.space import Space
     from facerec.fairness.attributes import read_attributes
     from facerec.fairness.audit import audit_embeddings
     from facerec.fairness.one_to_many import OtherSubjects, SearchPlan
@@ -151,10 +154,11 @@ def audit(
         thresholds, others = None, None
         if threshold_from is not None and is_embeddings(threshold_from):
             apart = read_embeddings(threshold_from)
-            check_alike(apart, audited, f"{threshold_from} and the audited images")
+            names = f"{threshold_from} and the audited images"
+            unknown = NOT_KNOWN if Space.of(apart).compare(Space.of(audited), names) else ""
             others = OtherSubjects.of(apart, threshold_from.name)
             known, source = (others.vectors, others.subjects), f"calibration on {others.name}"
-            thresholds = fix_on_all_pairs(*known, settings.targets, source, show)
+            thresholds = fix_on_all_pairs(*known, settings.targets, source + unknown, show)
         elif threshold_from is not None:
             thresholds = fix_on_scores(threshold_from, settings.targets)
         result = audit_embeddings(
@@ -206,7 +210,7 @@ def fix_on_scores(
     from facerec.verification.protocols import read_scores
 
     scored = read_scores(path, distances=distances, called=called)
-    source = f"calibration on {path.name}, of which it is not known whether it is the same model"
+    source = f"calibration on {path.name}{NOT_KNOWN}"
     return fix_thresholds(scored.scores, scored.issame, targets, source)
 
 

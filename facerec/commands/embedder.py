@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from facerec.embedding.extraction import Embeddings
     from facerec.embedding.model import EmbeddingModel
     from facerec.embedding.score_calibration import ScoreCalibration
-    from facerec.galleries.space import Space
+    from facerec.embedding.space import Space
 
 CROPS = 32
 """Crops of a set that a detector looks at, where one is at hand."""
@@ -216,7 +216,7 @@ class Embedder(ModelFlags):
         """
         from facerec.embedding.extraction import constant, embed_images
         from facerec.embedding.photo_faces import EveryFace
-        from facerec.galleries.space import Space
+        from facerec.embedding.space import Space
 
         aligner = self.aligner or aligner
         told = "network" in vars(self)
@@ -227,8 +227,8 @@ class Embedder(ModelFlags):
         print_images(path, images, console)
         print_notes([misplaced_note(network, images, aligner)], console)
         if space is not None:
-            none = embed_images(network, images, flip=flip, align=aligner, indices=[])
-            space.check(Space.of(none), str(path))
+            made = Space.of_model(network.describe(), flip, network.embedding_size)
+            space.check(made, str(path))
         with progress_bar(console, "images") as progress:
             if every_face and isinstance(aligner, Detector):
                 images = aligner = EveryFace(images, aligner, self.batch_size, progress)

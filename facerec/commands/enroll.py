@@ -79,10 +79,10 @@ def enroll(
         embedder: how images become embeddings.
     """
     from facerec.embedding.placement import alike_note
+    from facerec.embedding.space import Space
     from facerec.galleries.alarms import find_alarms
     from facerec.galleries.gallery import Gallery
     from facerec.galleries.gallery_file import parquet
-    from facerec.galleries.space import Space
 
     if images is None and (expires or not (delete or expire or impostors or export)):
         raise FacerecError("there is nothing to do: name images, or people to --delete")

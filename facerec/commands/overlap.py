@@ -15,7 +15,7 @@ from facerec.base.defaults import OVERLAP_SHARE
 from facerec.base.errors import DatasetError
 from facerec.base.limits import ProperShare
 from facerec.commands.cli import Console, command_line, run_command
-from facerec.commands.embedder import DEFAULT, Embedder, print_embeddings
+from facerec.commands.embedder import DEFAULT, Embedder, print_embeddings, print_notes
 from facerec.commands.sources import Kind, kind_of, open_set
 from facerec.records.images import ImageSource
 from facerec.records.shards import is_pattern
@@ -55,8 +55,8 @@ def overlap(
         share: share of the list that may be false in expectation, between 0 and 1.
         embedder: how images become embeddings.
     """
-    from facerec.embedding.check import check_alike
     from facerec.embedding.file import is_embeddings, read_embeddings
+    from facerec.embedding.space import Space
     from facerec.galleries.contact_sheet import SHOWN, faces_of, write_contact_sheet
     from facerec.galleries.overlap import find_overlap
     from facerec.galleries.overlap_report import summary, write_exclusions, write_facts
@@ -87,7 +87,7 @@ def overlap(
 
     opened = [prepare(path) for path in (a, b)]
     first, second = (embeddings for embeddings, *_ in opened)
-    check_alike(first, second, f"{a} and {b}")
+    print_notes([Space.of(first).compare(Space.of(second), f"{a} and {b}")], console)
     names = (a.stem, b.stem) if a.stem != b.stem else (str(a), str(b))
     with progress_bar(console, "tiles") as show:
         result = find_overlap(

@@ -1,8 +1,7 @@
-"""What embeddings of every file must be, and whether two of them can be compared."""
+"""What embeddings of every file must be."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,32 +73,6 @@ def checked(path: Path, found: Embeddings) -> Embeddings:
         for row in rows
     }
     return replace(found, failures=failures)
-
-
-def check_alike(one: Embeddings, other: Embeddings, where: str) -> None:
-    """Refuse embeddings that cannot be compared, as far as it is known what made them.
-
-    Raises:
-        DatasetError: two networks, or mirror images in one alone; ``where`` names both.
-    """
-    first, second = ({**each.note, "flip": each.flip} for each in (one, other))
-    check_notes(first, second, where)
-
-
-def check_notes(one: Mapping[str, Any], other: Mapping[str, Any], where: str) -> None:
-    """Refuse embeddings that cannot be compared, by their notes, see `check_alike`."""
-    known = []
-    for note in (one, other):
-        model = note.get("model")
-        model = model if isinstance(model, dict) else {}
-        known.append((model.get("sha256"), model.get("preprocessing"), note.get("flip")))
-    words = ("of another network", "of pixels prepared otherwise", "mirror images in one alone")
-    for word, first, second in zip(words, *known, strict=True):
-        if None not in (first, second) and first != second:
-            raise DatasetError(
-                f"{where} cannot be compared ({word}), their scores mean nothing together; embed "
-                "both with one model, and both with --no-flip or without"
-            )
 
 
 def parse_note(path: Path, text: str | bytes | None) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from facerec.base.errors import DatasetError, MissingExtraError
+from facerec.base.errors import DatasetError, FacerecError, MissingExtraError
 from facerec.base.files import check_regular, parse_json, read_file
 from facerec.base.large_arrays import empty
 from facerec.embedding.check import (
@@ -26,10 +26,10 @@ from facerec.embedding.check import (
     MAX_BYTES,
     SUBJECTS,
     VECTORS,
-    check_notes,
     parse_note,
 )
 from facerec.embedding.extraction import Embeddings
+from facerec.embedding.space import Space
 from facerec.records.images import text_array
 from facerec.records.shards import is_pattern, shard_paths
 
@@ -96,6 +96,7 @@ def read_parquet(path: Path) -> Embeddings:
     ids, subjects, norms, scores = list[str](), list[str](), list[Array](), list[Array]()
     failures: dict[int, str] = {}
     note: dict[str, Any] = {}
+    space: Space | None = None
 
     def allocated(size: int) -> npt.NDArray[np.float32]:
         if size < 1 or not 0 <= 4 * total * size <= MAX_BYTES:
@@ -108,8 +109,10 @@ def read_parquet(path: Path) -> Embeddings:
         with reading_parquet(shard), _opened(shard) as file:
             text = (file.schema_arrow.metadata or {}).get(NOTE_KEY)
             own = parse_note(path if text is None else shard, text)
-            check_notes(note, own, f"{shards[0]} and {shard}")
-            note, size = own, int(own.pop("dimensions", size))
+            size = int(own.pop("dimensions", size))
+            made = Space.of_model(own.get("model"), own["flip"], size)
+            (space or made).compare(made, f"{shards[0]} and {shard}")
+            note, space = own, made
             image, subject, listed = _columns(shard, file.schema_arrow.names)
             more = [] if text is None else ["norm", "failure"]
             scored = [SCORE] if text is not None and SCORE in file.schema_arrow.names else []
@@ -190,7 +193,7 @@ def reading_parquet(path: Path) -> Iterator[None]:
         if path.exists():
             check_regular(path)
         yield
-    except DatasetError:
+    except FacerecError:
         raise
     except ImportError as problem:
         raise MissingExtraError(

@@ -11,7 +11,6 @@ holds here; for unit vectors ‖a − b‖² = 2 − 2·cosine.
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,6 +44,7 @@ from facerec.embedding.extraction import (
 from facerec.embedding.file import read_embeddings, write_embeddings
 from facerec.embedding.model import EmbeddingModel, load_model
 from facerec.embedding.score_calibration import Evidence
+from facerec.embedding.space import Space
 from facerec.records.decode import decode_image
 from facerec.records.images import FolderImages
 from facerec.statistics.operating_points import Rate, parse_rate
@@ -178,24 +178,14 @@ class FaceRecognizer:
         return self.model.embedding_size
 
     @property
-    def contract(self) -> str | None:
-        """Id of the embedding space: embeddings with different ids are never comparable.
+    def space(self) -> Space:
+        """What its embeddings can be compared by."""
+        return Space.of_model(self.model.describe(), self.flip, self.embedding_size)
 
-        A hash of model file, preprocessing, alignment, flip and dimensions. Engine and device are
-        not part of it, since they change embeddings by rounding alone. None for a model in memory.
-        """
-        if self.model.sha256 is None:
-            return None
-        terms = {
-            "alignment": "arcface_112x112",
-            "embedding_size": self.embedding_size,
-            "flip": self.flip,
-            "image_size": list(self.model.image_size),
-            "model": self.model.sha256,
-            "preprocessing": self.model.describe()["preprocessing"],
-        }
-        text = json.dumps(terms, sort_keys=True)
-        return f"facerec-1-{hashlib.sha256(text.encode()).hexdigest()}"
+    @property
+    def contract(self) -> str | None:
+        """Id of the embedding space, see `Space.contract`."""
+        return self.space.contract(self.model.image_size)
 
     def describe(self) -> dict[str, Any]:
         """Return model, engine, device, precision and what embeddings are, as JSON types."""

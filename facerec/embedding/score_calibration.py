@@ -145,28 +145,6 @@ class ScoreCalibration:
             ) from error
         return read
 
-    def check(self, model: Mapping[str, Any], flip: bool | None, where: str) -> None:
-        """Refuse a calibration of other embeddings.
-
-        Args:
-            model: that embeds, as `EmbeddingModel.describe` tells of it.
-            flip: whether mirror images are added.
-            where: the calibration comes from.
-
-        Raises:
-            ModelError: it is of another model, preprocessing or flip.
-        """
-        pairs = {
-            name: (self.model[name], model.get(name)) for name in ("sha256", "preprocessing")
-        } | {"flip": (self.flip, flip)}
-        for name, (own, other) in pairs.items():
-            if own != other:
-                what = "model" if name == "sha256" else name
-                raise ModelError(
-                    f"{where}: this calibration is of another {what}, {str(own)[:80]} in place of "
-                    f"{str(other)[:80]}; run facerec calibrate with this one"
-                )
-
     def evidence(self, score: float) -> Evidence:
         """Return what a cosine of this model says."""
         ratio = self.ratio

@@ -37,6 +37,7 @@ from facerec.base.names import same_name
 from facerec.base.progress import Progress
 from facerec.embedding.extraction import Embeddings, image_digest
 from facerec.embedding.score_calibration import Evidence, ScoreCalibration
+from facerec.embedding.space import Space
 from facerec.galleries.gallery_file import (
     COLUMNS,
     DIGESTS,
@@ -46,7 +47,6 @@ from facerec.galleries.gallery_file import (
     read_gallery,
 )
 from facerec.galleries.search import BLOCK, FaissIndex, group_sums, nearest
-from facerec.galleries.space import Space
 from facerec.galleries.threshold import DEPTH, Calibration, Fpir, left_out
 from facerec.records.images import text_array
 from facerec.records.npz import write_arrays

@@ -14,7 +14,6 @@ from facerec.base.errors import MetricError
 from facerec.embedding.extraction import Embeddings, image_digest
 from facerec.embedding.recognizer import FaceRecognizer
 from facerec.galleries.gallery import Gallery
-from facerec.galleries.space import Space
 from facerec.galleries.threshold import Fpir
 from facerec.service.batching import Vectors
 from facerec.service.limits import Refusal
@@ -48,7 +47,7 @@ class GalleryFile:
     ) -> None:
         if not 0 < parse_rate(fpir) < 1:
             raise MetricError(f"fpir {fpir} suits no gallery; give a rate between 0 and 1")
-        self._path, self._space = path, Space.of(recognizer)
+        self._path, self._space = path, recognizer.space
         self._recognizer, self._worth = recognizer, recognizer.calibration
         self._max_people, self._fpir, self._threshold = max_people, fpir, threshold
         self.gallery = self._read()

@@ -24,6 +24,7 @@ from facerec.embedding.extraction import Embeddings
 from facerec.embedding.face_score import FaceScore
 from facerec.embedding.model import EmbeddingModel
 from facerec.embedding.score_calibration import ScoreCalibration
+from facerec.embedding.space import Space
 from facerec.report.estimate import Estimate, Unit
 from facerec.statistics.calibration import (
     CELLS,
@@ -325,10 +326,8 @@ def judge(
         ModelError: the calibration is of another model, preprocessing or flip.
         MetricError: nobody knows who is on the images.
     """
-    note = "whether these scores are of the calibration's model is not known"
-    if result.model is not None:
-        calibration.check(result.model, result.flip, str(where))
-        note = calibration.basis
+    known, scored = (Space.of_model(each.model, each.flip) for each in (calibration, result))
+    note = known.compare(scored, f"{where} and {result.name}") or calibration.basis
     counts = counts_of(result)
     values, own = calibration.ratio.log_ratio(CENTRES), shift(calibration.ratio.told(), counts)
     cost, interval = cost_of(values, counts)

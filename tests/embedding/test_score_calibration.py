@@ -64,22 +64,6 @@ def test_a_ratio_below_one_speaks_for_two(
 
 
 @pytest.mark.parametrize(
-    ("model", "flip", "word"),
-    [
-        ({"sha256": "b"}, True, "another model"),
-        ({"preprocessing": {"channels": "bgr"}}, True, "another preprocessing"),
-        ({}, False, "another flip"),
-    ],
-)
-def test_other_embeddings_are_refused(
-    known: ScoreCalibration, model: dict[str, Any], flip: bool, word: str
-) -> None:
-    known.check(MODEL, True, "c.json")
-    with pytest.raises(ModelError, match=word):
-        known.check(MODEL | model, flip, "c.json")
-
-
-@pytest.mark.parametrize(
     ("field", "value"),
     [("schema", "other"), ("flip", "yes"), ("cllr", "x"), ("groups", 7)]
     + [(name, {}) for name in ("model", "ratio")],

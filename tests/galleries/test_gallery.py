@@ -140,8 +140,8 @@ def test_what_cannot_be_enrolled_is_listed_by_image() -> None:
     [
         ("model", {"sha256": "cd" * 32}),
         ("preprocessing", {"channels": "bgr"}),
-        ("flip", {"flip": True}),
-        ("embedding size", {"width": 8}),
+        ("mirror images", {"flip": True}),
+        ("dimensions", {"width": 8}),
     ],
 )
 def test_embeddings_of_another_space_are_refused(token: str, change: dict[str, Any]) -> None:

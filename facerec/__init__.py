@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 else:
     __getattr__, __all__ = lazy_names(__name__)
 
+    def __dir__():
+        return sorted({*globals(), *__all__})
+
+
 __version__ = "0.1.0"
 
 facerec.base.environment.prepare()
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 else:
     __getattr__, __all__ = lazy_names(__name__)
 
-    def __dir__() -> list[str]:
+    def __dir__():
         return sorted({*globals(), *__all__})
 
 

@@ -117,6 +117,18 @@ def read_file(path: str | os.PathLike[str], most: int = PHOTO) -> bytes:
         return bytes(file.read())
 
 
+@contextlib.contextmanager
+def reading(
+    what: object, error: type[FacerecError], advice: str = "check the path"
+) -> Iterator[None]:
+    """Raise an error that names ``what`` is read, and advises, for an ``OSError`` of the block."""
+    try:
+        yield
+    except OSError as problem:
+        why = problem.strerror or problem
+        raise error(f"{what}: cannot be read ({why}); {advice}") from problem
+
+
 def fsync_directory(folder: Path) -> None:
     """Make the names inside ``folder`` durable (a rename is only safe after this)."""
     descriptor = os.open(folder, os.O_RDONLY)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.base.errors import DatasetError, FacerecError, ImageError, PackError, printable
-from facerec.base.files import read_file
+from facerec.base.files import read_file, reading
 from facerec.base.names import same_name, same_names
 from facerec.base.progress import Progress
 from facerec.records.decode import orientation
@@ -317,12 +317,9 @@ class SubjectFolders(LabelledImages):
 
     def sample(self, i: int) -> tuple[bytes, int]:
         """See `LabelledImages.sample`."""
-        try:
-            return read_file(self.where(i)), self._classes.item(i)
-        except OSError as problem:
-            raise DatasetError(
-                f"{self.where(i)}: cannot be read ({problem.strerror}); check that it is there"
-            ) from problem
+        path = self.where(i)
+        with reading(path, DatasetError):
+            return read_file(path), self._classes.item(i)
 
     def where(self, i: int) -> str:
         """Name the path of image ``i``."""
@@ -445,14 +442,11 @@ def walk_images(root: Path, advice: str) -> tuple[list[tuple[str, list[str]]], l
         inside = waiting.pop()
         person = inside.split("/", 1)[0]
         images, folders, visible = [], [], False
-        try:
-            with os.scandir(root / inside) as listing:
-                entries = sorted(listing, key=lambda entry: entry.name)
-        except OSError as problem:
-            raise DatasetError(
-                f"{root / inside}: the folder cannot be read ({problem.strerror or problem}); "
-                "check its rights"
-            ) from problem
+        with (
+            reading(root / inside, DatasetError, "check its rights"),
+            os.scandir(root / inside) as listing,
+        ):
+            entries = sorted(listing, key=lambda entry: entry.name)
         for entry in entries:
             metadata = metadata_kind(entry.name)
             visible |= metadata is None

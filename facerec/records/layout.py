@@ -28,7 +28,7 @@ from facerec.records.images import LabelledImages, OnError, check_relative, text
 from facerec.records.recordio import (
     CLASS_LIMIT,
     HEADER_BYTES,
-    MAGIC,
+    MAGIC_WORD,
     MAX_PAYLOAD,
     REPAIR,
     ImageRecord,
@@ -53,7 +53,6 @@ EXACT_KEYS = 1 << 24
 """Key ranges are stored as float32, which holds every integer only up to here."""
 
 _BLOCK = 1 << 16
-_MAGIC_WORD = int.from_bytes(MAGIC, "little")
 
 
 def read_property(path: Path) -> tuple[int, tuple[int, int]]:
@@ -152,9 +151,8 @@ class RecordImages(LabelledImages):
         Raises:
             RecordError: the record is damaged, or its label is no class.
         """
-        where = self.where(i)
-        record = unpack(self.file.read(self.offsets.item(i), self.keys.item(i)), where)
-        return record.image, class_of(record, where, self._limit, self.label_index)
+        record = self.read(i)
+        return record.image, class_of(record, self.where(i), self._limit, self.label_index)
 
     def positions(self, indices: np.ndarray) -> np.ndarray:
         """Return the offsets in the record file."""
@@ -227,7 +225,7 @@ def _read_headers(
     # For whole records the continuation flag is 0 and the word is the length itself.
     length = word(1).astype(np.int64)
     image_bytes = length - HEADER_BYTES - 4 * flag
-    plain = (word(0) == _MAGIC_WORD) & (length <= MAX_PAYLOAD) & (image_bytes >= 0)
+    plain = (word(0) == MAGIC_WORD) & (length <= MAX_PAYLOAD) & (image_bytes >= 0)
     plain &= offsets + 8 + length <= file.size
     label = np.where(flag == 0, word(3).view(np.float32), word(8).view(np.float32))
     return plain, flag, label, image_bytes

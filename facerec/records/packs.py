@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from facerec.base.errors import PackError
-from facerec.base.files import atomic_path, read_file
+from facerec.base.files import atomic_path, read_file, reading
 from facerec.records.npz import ArchiveError, read_arrays
 
 MAX_PACK_BYTES = 4 << 30
@@ -95,12 +95,8 @@ def read_pack(path: str | Path) -> Pack:
         PackError: the pack is missing, unsafe or malformed.
     """
     path = Path(path)
-    try:
+    with reading(path, PackError):
         content = read_file(path, MAX_PACK_BYTES)
-    except OSError as problem:
-        raise PackError(
-            f"{path}: the pack cannot be read ({problem.strerror or problem}); check the path"
-        ) from problem
     return _read_npz(path, content) if path.suffix == ".npz" else _read_pickle(path, content)
 
 

@@ -25,10 +25,11 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from facerec.base.errors import RecordError
-from facerec.base.files import atomic_path, open_file, read_file
+from facerec.base.files import atomic_path, open_file, read_file, reading
 from facerec.records.other_kinds import other_kind
 
-MAGIC = struct.pack("<I", 0xCED7230A)
+MAGIC_WORD = 0xCED7230A
+MAGIC = struct.pack("<I", MAGIC_WORD)
 MAX_PAYLOAD = (1 << 29) - 1
 
 CLASS_LIMIT = 1 << 24
@@ -123,15 +124,12 @@ class RecordFile:
         return self._map
 
     def _open(self) -> mmap.mmap | bytes:
-        try:
-            with open_file(self.path) as file:
-                size = os.fstat(file.fileno()).st_size
-                if size != self.size:
-                    raise self._changed(size)
-                # An empty file cannot be mapped.
-                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
-        except OSError as problem:
-            raise RecordError(f"{self.path}: cannot be read ({problem.strerror})") from problem
+        with reading(self.path, RecordError), open_file(self.path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != self.size:
+                raise self._changed(size)
+            # An empty file cannot be mapped.
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
 
     def _changed(self, size: int) -> RecordError:
         return RecordError(
@@ -214,13 +212,8 @@ def encode_record(payload: bytes) -> bytes:
     """
     if len(payload) > MAX_PAYLOAD:
         raise RecordError(f"a record of {len(payload):,} bytes is too long; store a smaller image")
-    cuts = []
-    position = payload.find(MAGIC)
-    while position >= 0:
-        if position % 4 == 0:
-            cuts.append(position)
-        # Copies of the magic cannot overlap, so the search may resume after this one.
-        position = payload.find(MAGIC, position + 4)
+    words = np.frombuffer(payload, "<u4", len(payload) // 4)
+    cuts = (4 * np.flatnonzero(words == MAGIC_WORD)).tolist()
     pieces: list[bytes] = []
     starts, stops = [0, *(cut + 4 for cut in cuts)], [*cuts, len(payload)]
     for index, (start, stop) in enumerate(zip(starts, stops, strict=True)):

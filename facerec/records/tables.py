@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from facerec.base.errors import DatasetError, FacerecError
-from facerec.base.files import LIST, open_file, read_file
+from facerec.base.files import LIST, open_file, read_file, reading
 from facerec.base.names import same_name
 
 MAX_LINE = 1 << 24
@@ -108,11 +108,6 @@ class TextTable:
                 stripped = [field.strip() for field in fields]
                 if any(stripped):
                     yield reader.line_num, stripped
-        except OSError as problem:
-            raise self._error(
-                f"{self.path}: the table cannot be read ({problem.strerror or problem}); check the "
-                "path"
-            ) from problem
         except (UnicodeDecodeError, csv.Error) as problem:
             kind = "CSV" if isinstance(problem, csv.Error) else "UTF-8 text"
             raise self._error(
@@ -122,7 +117,7 @@ class TextTable:
 
     def _lines(self) -> Iterator[str]:
         """Yield the lines of the file with their ends, and count them."""
-        with open_file(self.path) as opened:
+        with reading(self.path, self._error), open_file(self.path) as opened:
             file: IO[bytes] = opened
             wide = opened.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
             opened.seek(0)

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.base.errors import DatasetError, RecordError, printable
-from facerec.base.files import PHOTO, atomic_path, open_file, parse_json
+from facerec.base.files import PHOTO, atomic_path, open_file, parse_json, reading
 from facerec.base.names import same_name
 from facerec.base.progress import Progress
 from facerec.records.images import (
@@ -157,18 +157,11 @@ class TarImages(LabelledImages):
     def encoded(self, i: int) -> bytes:
         """Return the encoded image ``i``, which needs no label."""
         size, offset = (self._samples[field].item(i) for field in ("size", "offset"))
-        try:
-            if size > PHOTO:
-                raise OSError(f"{size:,} bytes, of which {PHOTO:,} at most are read")
-            with open_file(self._shard(i)) as file:
-                data = os.pread(file.fileno(), size, offset)
+        changed = "the shard was changed or taken away, start again"
+        with reading(self.where(i), RecordError, changed), open_file(self._shard(i)) as file:
+            data = os.pread(file.fileno(), min(size, PHOTO), offset)
             if len(data) != size:
-                raise OSError(f"{len(data):,} of {size:,} bytes are there")
-        except OSError as problem:
-            raise RecordError(
-                f"{self.where(i)}: cannot be read ({problem.strerror or problem}); the shard was "
-                "changed or taken away, start again"
-            ) from problem
+                raise OSError(f"{len(data):,} of {size:,} bytes, of which {PHOTO:,} at most")
         return data
 
     def where(self, i: int) -> str:
@@ -240,15 +233,10 @@ def index_shard(path: Path) -> Index:
             member twice or two images.
     """
     account = Account()
-    try:
+    with reading(path, DatasetError), open_file(path) as file:
         stamp = _stamp(path)
-        with open_file(path) as file:
-            groups = _groups(path, file, account)
-            labels = {key: _label(path, file, fields, key) for key, fields in groups.items()}
-    except OSError as problem:
-        raise DatasetError(
-            f"{path}: the shard cannot be read ({problem.strerror or problem}); check the path"
-        ) from problem
+        groups = _groups(path, file, account)
+        labels = {key: _label(path, file, fields, key) for key, fields in groups.items()}
     rows: list[tuple[bytes, bytes, int, int]] = []
     for key, fields in groups.items():
         label, used = labels[key]

@@ -33,7 +33,7 @@ from facerec.embedding.recognizer import FaceRecognizer
 from facerec.service.batching import Metrics, MicroBatcher, Vectors
 from facerec.service.gallery import GalleryFile
 from facerec.service.limits import ANYBODY, BOUNDS, Access, Bounds, Refusal
-from facerec.service.uploads import Bodies, Form, Places, decode_faces, read_form
+from facerec.service.uploads import Bodies, Fields, Form, Places, decode_faces, read_form
 
 log = logging.getLogger("facerec.service")
 
@@ -107,19 +107,21 @@ class Service:
         """Answer a form: with embeddings, a comparison, or what the gallery says."""
         if request.url.path not in self._works:
             raise Refusal(501, "the service has no gallery; start it with --gallery FILE")
-        async with self.bodies.whole(request) as body:
+        names = list(_FORMS[request.url.path])
+        most = self.bounds.max_images + ("subject" in names)
+        async with self.bodies.whole(request, most) as fields:
             with self._batcher.places(1):  # before anything is decoded
                 try:
-                    work = self._answer(request, body)
+                    work = self._answer(request, fields, names)
                     found = await asyncio.wait_for(work, self.bounds.timeout_s)
                 except asyncio.TimeoutError as error:
                     late = "the service is too busy to answer in time; try again in a second"
                     raise Refusal(503, late) from error
         return JSONResponse({**found, "contract": self.contract})
 
-    async def _answer(self, request: Request, body: bytes) -> dict[str, Any]:
-        path, kind = request.url.path, request.headers.get("content-type", "")
-        form = await self._run("crops", read_form, body, kind, list(_FORMS[path]), self.bounds)
+    async def _answer(self, request: Request, fields: Fields, names: list[str]) -> dict[str, Any]:
+        path = request.url.path
+        form = await self._run("crops", read_form, fields, names, self.bounds)
         vectors, places, notes = np.empty((0, 0), np.float32), [], []
         request.state.images = len(form.images)
         if form.images:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
+import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import File, FormParser, parse_options_header
+from starlette.datastructures import Headers
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
 from facerec.base.errors import ImageError
@@ -21,6 +21,9 @@ from facerec.embedding.recognizer import FaceRecognizer, read_photo
 from facerec.records.decode import image_size
 from facerec.service.batching import Faces, Metrics
 from facerec.service.limits import Bounds, Refusal
+
+Fields = list[tuple[str, bytes]]
+"""Names and contents of the fields of a form."""
 
 Places = list[dict[str, Any]]
 """Of each face: number of its image, its own number from the largest on, and box in pixels."""
@@ -35,7 +38,7 @@ NAME_CHARACTERS = 200
 @dataclass(eq=False)
 class _Body:
     address: str
-    content: bytearray = field(default_factory=bytearray)
+    size: int = 0
     whole: bool = False
 
 
@@ -55,18 +58,24 @@ class Bodies:
         self._most = 2 * LARGE * bounds.max_body_bytes
         # However short, a body weighs so much that the bound of bytes is one of their number too.
         self._least = self._most // (2 * bounds.max_queue)
-        self._readers: dict[_Body, asyncio.Task[None]] = {}
+        self._readers: dict[_Body, asyncio.Task[Fields]] = {}
         metrics.pending.set_function(lambda: sum(not body.whole for body in self._readers))
 
     @contextlib.asynccontextmanager
-    async def whole(self, request: Request) -> AsyncIterator[bytes]:
-        """Give the body of a request once it is whole, whatever its header says of the length.
+    async def whole(self, request: Request, most: int) -> AsyncIterator[Fields]:
+        """Give the form of a request once it is whole, whatever its header says of the length.
+
+        Args:
+            request: whose body it is.
+            most: fields that it may have.
 
         Raises:
-            Refusal: it is too large, late or in the way, or the client leaves.
+            Refusal: it is no form, too large, late or in the way, or the client leaves.
         """
         body = _Body(request.client.host if request.client else "")
-        reader = self._readers[body] = asyncio.create_task(self._read(body, request))
+        kind = request.headers.get("content-type", "")
+        form = parse_form(self._chunks(body, request), kind, most)
+        reader = self._readers[body] = asyncio.create_task(form)
         self._make_room(self._most)
         try:
             await asyncio.wait({reader}, timeout=self._bounds.timeout_s)
@@ -76,8 +85,7 @@ class Bodies:
                 )
             if reader.cancelled():
                 raise Refusal(503, "the service is busy with other bodies; try again in a second")
-            reader.result()
-            yield bytes(body.content)
+            yield reader.result()
         finally:
             reader.cancel()
             self._readers.pop(body, None)
@@ -86,7 +94,7 @@ class Bodies:
         """Let all that are on their way give way."""
         self._make_room(0)
 
-    async def _read(self, body: _Body, request: Request) -> None:
+    async def _chunks(self, body: _Body, request: Request) -> AsyncGenerator[bytes, None]:
         limit = self._bounds.max_body_bytes
         too_large = Refusal(
             413, f"a request may have {limit:,} bytes; send fewer or smaller images"
@@ -96,12 +104,13 @@ class Bodies:
             raise too_large
         try:
             async for chunk in request.stream():
-                body.content += chunk
+                body.size += len(chunk)
                 if body in self._readers:  # which are in the order in which they were heard of
                     self._readers[body] = self._readers.pop(body)
-                if len(body.content) > limit:
+                if body.size > limit:
                     raise too_large
                 self._make_room(self._most)
+                yield chunk
         except ClientDisconnect as error:
             raise Refusal(400, "the connection closed before the body was complete") from error
         body.whole = True
@@ -112,7 +121,7 @@ class Bodies:
             pending: Counter[str] = Counter()
             total = 0
             for body in self._readers:
-                weight = max(len(body.content), self._least)
+                weight = max(body.size, self._least)
                 total += weight
                 pending[body.address] += 0 if body.whole else weight
             address, heaviest = max(pending.items(), key=lambda item: item[1], default=("", 0))
@@ -132,23 +141,20 @@ class Form(NamedTuple):
     """Name of a person, where the request has one."""
 
 
-def read_form(body: bytes, content_type: str, names: Sequence[str], bounds: Bounds) -> Form:
-    """Return what a multipart body holds; the names of its files are not kept.
+def read_form(fields: Fields, names: Sequence[str], bounds: Bounds) -> Form:
+    """Return what a form holds; the names of its files are not kept.
 
     Args:
-        body: of the request.
-        content_type: the header that names its boundary.
+        fields: of the form.
         names: of the fields that it must have.
         bounds: on images and their pixels.
 
     Raises:
-        Refusal: another kind of body, a damaged one, a field that is unknown, missing or there too
-            often, or too many pixels.
+        Refusal: a field that is unknown, missing or there too often, or too many pixels.
         ImageError: what is no image.
     """
     found: dict[str, list[bytes]] = {name: [] for name in names}
-    most = bounds.max_images + ("subject" in names)
-    for name, content in parse_form(body, content_type, most):
+    for name, content in fields:
         if name not in found:
             raise Refusal(400, f"the form may have {' and '.join(names)}; leave other fields out")
         found[name].append(content)
@@ -215,40 +221,40 @@ def decode_faces(
     return np.stack(faces), places, [*filter(None, notes)]
 
 
-def parse_form(body: bytes, content_type: str, most: int) -> list[tuple[str, bytes]]:
-    """Return names and contents of the fields of a multipart body.
+class _Parser(MultiPartParser):
+    """Keeps files of any size in memory, and tells whether the form had its last boundary."""
+
+    spool_max_size = 0
+    ended = False
+
+    def on_end(self) -> None:
+        self.ended = True
+
+
+async def parse_form(chunks: AsyncGenerator[bytes, None], content_type: str, most: int) -> Fields:
+    """Return the fields of a multipart body as it comes.
 
     Raises:
         Refusal: another kind of body, a damaged one, or more than so many fields.
     """
-    kind, options = parse_options_header(content_type)
-    if kind != b"multipart/form-data" or not options.get(b"boundary"):
+    if content_type.partition(";")[0].strip().lower() != "multipart/form-data":
         raise Refusal(415, "send multipart/form-data, with fields called images or subject")
-    fields: list[tuple[str, bytes]] = []
-    ended = []
-
-    def add(name: bytes | None, content: bytes | None) -> None:
-        fields.append(((name or b"").decode("latin-1"), content or b""))
-        if len(fields) > most:
-            raise Refusal(413, f"a form may hold {most} fields; send several requests")
-
-    def add_file(part: File) -> None:
-        part.file_object.seek(0)
-        add(part.field_name, part.file_object.read())
-
+    # Of what it reads as Latin-1, the last of several charsets, the bytes can be had again.
+    headers = Headers({"content-type": f"{content_type}; charset=latin-1"})
+    parts = dict.fromkeys(("max_files", "max_fields"), most + 1)
+    parser = _Parser(headers, chunks, **parts, max_part_size=sys.maxsize)
     try:
-        parser = FormParser(
-            "multipart/form-data",
-            on_field=lambda part: add(part.field_name, part.value),
-            on_file=add_file,
-            on_end=lambda: ended.append(True),
-            boundary=options[b"boundary"],
-            config={"MAX_MEMORY_FILE_SIZE": math.inf},  # never to the disk
+        await parser.parse()
+        fields = [
+            (name, part.encode("latin-1") if isinstance(part, str) else part.file.read())
+            for name, part in parser.items
+        ]
+    except (MultiPartException, UnicodeError):  # the latter for names that are no UTF-8
+        parser.ended = False
+    if len(parser.items) > most:
+        raise Refusal(413, f"a form may hold {most} fields; send several requests")
+    if not parser.ended:
+        raise Refusal(
+            400, "the multipart body is malformed, or ends before its last boundary; send it again"
         )
-        parser.write(body)
-        parser.finalize()
-    except (FormParserError, UnicodeError) as error:  # the latter for names that are no UTF-8
-        raise Refusal(400, "the multipart body is malformed; send it again") from error
-    if not ended:
-        raise Refusal(400, "the multipart body ends before its last boundary; send it again")
     return fields

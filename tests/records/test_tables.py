@@ -67,7 +67,7 @@ def test_what_is_wrong_is_named_by_its_line(tmp_path: Path, content: bytes, sent
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "gone.csv"):
-        with pytest.raises(DatasetError, match="the table cannot be read"):
+        with pytest.raises(DatasetError, match="cannot be read"):
             TextTable(path)
 
 

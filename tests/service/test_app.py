@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from tempfile import SpooledTemporaryFile
 from typing import Any
 
 import numpy as np
@@ -192,12 +194,23 @@ LATIN = st.text(st.characters(max_codepoint=255))  # which is how HTTP headers c
 def test_any_body_is_a_form_or_refused(body: bytes, kind: str) -> None:
     from facerec.service.uploads import parse_form
 
+    async def chunks() -> AsyncGenerator[bytes, None]:
+        for start in range(0, len(body), 7):
+            yield body[start : start + 7]
+
     try:
-        fields = parse_form(body, kind, 2)
+        fields = asyncio.run(parse_form(chunks(), kind, 2))
     except Refusal as refusal:
         assert 400 <= refusal.status < 500 and "\n" not in str(refusal)
     else:
         assert len(fields) <= 2
+
+
+def test_a_large_upload_stays_in_memory(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SpooledTemporaryFile, "rollover", lambda file: pytest.fail("to the disk"))
+    with serve() as client:
+        answer = client.post("/v1/embed", files=form(JPEG + bytes(3 << 20)))
+        assert answer.status_code == 200, answer.text
 
 
 HEAD = (
@@ -217,7 +230,7 @@ def talk(client: Any, text: bytes) -> tuple[int, str]:
 
 
 def test_a_body_larger_than_it_says_or_without_a_length(client: Any) -> None:
-    stream = (b"x" * 50_000 for _ in range(20))  # no length: it is counted as it comes
+    stream = iter([PART, *[b"x" * 50_000] * 20])  # no length: it is counted as it comes
     answer = client.post("/v1/embed", content=stream, headers=MULTIPART)
     assert answer.status_code == 413 and "200,000 bytes" in answer.json()["error"]
     # A large length is refused before any of the body comes.
@@ -265,7 +278,7 @@ def stalled(
             slow = socket.create_connection(server, timeout=20, source_address=(address, 0))
             connections.append(open_.enter_context(slow))
             own = headers.replace(b"N", str(number).encode())
-            slow.sendall(head + own + b"\r\n" + bytes(sent))
+            slow.sendall(head + own + b"\r\n" + (PART + bytes(sent))[:sent])
         yield connections
 
 
@@ -279,7 +292,7 @@ def is_quiet(connection: socket.socket) -> bool:
 def test_bodies_that_never_come_keep_nobody_out(serve: Any) -> None:
     with serve() as client, stalled(client, 250) as slow:
         wait_for(lambda: counts(client)["facerec_pending_bodies"] == 250)
-        slow[0].sendall(b"x")
+        slow[0].sendall(b"\r")
         assert counts(client)["facerec_admitted_images"] == 0
         with stalled(client, 10):
             wait_for(lambda: counts(client)["facerec_pending_bodies"] == 256)

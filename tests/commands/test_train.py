@@ -286,26 +286,6 @@ def test_ctrl_c_before_the_first_step_says_what_is_there(
     assert (workplace / "runs" / "arc" / "model.safetensors").is_file() is begun
 
 
-@pytest.mark.integration
-def test_a_run_that_was_killed_before_its_first_checkpoint_starts_from_its_first_step(
-    trained: Path, refused: Callable[..., str]
-) -> None:
-    train("--name", "killed", "--max-steps", "2")
-    run = trained / "runs" / "killed"
-    shutil.rmtree(run)
-    train("--name", "killed", "--max-steps", "2", "--resume")
-    shutil.rmtree(run / "checkpoints")
-    write_training_set(trained / "more", people=7, images=9)
-    resume = ("arc.py", "--device", "cpu", "--name", "killed", "--resume")
-    lr, data = ("--optimizer.lr", "0.3"), ("--data.path", "more")
-    assert "other values of optimizer.lr" in refused(main, *resume, *lr)
-    assert "more: its images are 63 and were 56" in refused(main, *resume, *data)
-    assert len(metrics(run)) == 2
-    train("--name", "killed", "--resume")
-    assert [row["step"] for row in metrics(run)] == list(range(1, STEPS + 1))
-    assert_same_model(trained / "runs" / "arc", run)
-
-
 def torchrun(*arguments: str) -> list[str]:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     return [*launcher, str(DOOR), "arc.py", "--device", "cpu", *arguments]
@@ -430,15 +410,3 @@ def test_errors_are_sentences_and_leave_nothing(
     found = refused(main, *arguments)
     assert found.startswith(sentence)
     assert sorted(workplace.rglob("*")) == before
-
-
-@pytest.mark.integration
-def test_a_resumed_run_writes_the_lines_of_one_that_was_not_stopped(workplace: Path) -> None:
-    def lines(name: str) -> list[dict[str, object]]:
-        text = Path("runs", name, "metrics.jsonl").read_text()
-        return [json.loads(line) | {"images_per_second": 0} for line in text.splitlines()]
-
-    train("--log-every", "4", "--name", "whole")
-    train("--log-every", "4", "--name", "cut", "--max-steps", "2")
-    train("--log-every", "4", "--name", "cut", "--resume")
-    assert lines("cut") == lines("whole") and len(lines("cut")) == STEPS // 4

@@ -270,19 +270,3 @@ def test_errors_are_sentences(
     before = sorted(workplace.rglob("*"))
     assert refused(main, *arguments).startswith(sentence)
     assert sorted(workplace.rglob("*")) == before
-
-
-@pytest.mark.integration
-def test_real_faces_in_the_three_encodings(
-    shared_data: Path, workplace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = []
-    for encoding in ("small_py3", "small_py2", "small_ndarray"):
-        arguments = ["--bench", encoding, "--data", str(shared_data / "lfw_small")]
-        main([*arguments, "--json", "figures.json"])
-        found.append(json.loads(Path("figures.json").read_text())["results"][0])
-        found[-1] = {k: found[-1][k] for k in ("pairs", "accuracy", "tpr_at_fpr")}
-    assert found[0] == found[1] == found[2]
-    assert found[0]["pairs"] == {"mated": 100, "non_mated": 100, "failures": []}
-    # Even random weights see that one photo resembles another a little.
-    assert found[0]["accuracy"]["correct"] > 100

@@ -15,11 +15,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-import torch
 import torch.distributed as dist
 from helpers.lives import Command, Ranks, command, elastic, noisy_recipe
 from helpers.tiny_training import write_training_set
-from safetensors.torch import load_file
 
 from facerec.backbones import create_backbone
 from facerec.embedding.torch_model import save_model
@@ -47,13 +45,6 @@ recipe = noisy_recipe(
     epochs=EPOCHS,
     checkpoints=Checkpoints(every_steps=3, keep=2),
 )
-""",
-    # Equal on any number of ranks.
-    "linear": """
-from pathlib import Path
-from helpers.tiny_training import tiny_recipe
-from facerec.training import Checkpoints
-recipe = tiny_recipe(Path("data"), epochs=EPOCHS, checkpoints=Checkpoints(every_steps=3, keep=2))
 """,
 }
 EPOCHS, STEPS_PER_EPOCH = 12, 4
@@ -224,29 +215,6 @@ def test_a_run_that_is_killed_goes_on_bit_for_bit(
     printed = (tmp_path / "log.txt").read_text()
     assert "damaged" not in printed and "error: " not in printed
     assert_as_if_nothing_happened(run, whole(recipe, world, epochs), epochs)
-
-
-@pytest.mark.integration
-def test_two_killed_ranks_go_on_as_one(work: Path, whole: Whole) -> None:
-    run = work / "runs" / "linear"
-    ranks = Ranks(2, work, command, ["linear.py", "--device", "cpu"])
-    while ranks.alive() and not checkpoint.whole_checkpoints(run / "checkpoints"):
-        time.sleep(0.001)
-    ranks.kill()
-    begun = checkpoint.latest(run / "checkpoints")
-    assert begun is not None and begun.name < f"step-{EPOCHS * STEPS_PER_EPOCH:08d}", (
-        ranks.log.read_text()
-    )
-    alone = Ranks(1, work, command, ["linear.py", "--device", "cpu", "--resume"])
-    assert alone.join() == [0], alone.log.read_text()
-    assert f"(resumed at step {int(begun.name[5:])})" in alone.log.read_text()
-    steps = [line["step"] for line in metrics(run)]
-    assert steps == list(range(1, EPOCHS * STEPS_PER_EPOCH + 1))
-    expected = load_file(whole("linear", 2) / "model.safetensors")
-    found = load_file(run / "model.safetensors")
-    assert expected.keys() == found.keys()
-    for name, tensor in expected.items():
-        torch.testing.assert_close(found[name], tensor, rtol=1e-5, atol=1e-6, msg=name)
 
 
 # ---------------------------------------------------------------- torchrun starts again

@@ -28,7 +28,6 @@ from facerec.commands.embedder import (
     print_several,
     print_unlike,
 )
-from facerec.commands.known_overlaps import given_overlap, training_overlaps, without_known
 from facerec.commands.sources import open_benches
 from facerec.commands.verified import FIGURES, Figures, Verified, tell
 from facerec.records.images import SUFFIXES
@@ -90,6 +89,7 @@ def verify(
     from facerec.embedding.file import is_embeddings, read_embeddings
     from facerec.embedding.model import newest_run
     from facerec.embedding.torch_model import TorchModel
+    from facerec.galleries.known_overlaps import given_overlap, training_overlaps, without_known
 
     # Whatever can be wrong is found before minutes of embedding.
     settings = {"fpr": figures.check()}
@@ -121,7 +121,11 @@ def verify(
     if overlap is not None:
         known = [given_overlap(overlap, opened)]
     # Both sides of a comparison are scored on the same pairs, whoever was trained on what.
-    variants = [(each, without_known(each, known, console)) for each in opened]
+    variants = []
+    for each in opened:
+        others, said = without_known(each, known)
+        print_notes(said, console)
+        variants.append((each, others))
     sides = []
     for source, about in sources:
         side = Verified()

@@ -13,7 +13,7 @@ from facerec.base.errors import DatasetError
 from facerec.base.files import write_json
 from facerec.base.large_arrays import take
 from facerec.commands.cli import Console, exact_rates, run_command
-from facerec.commands.sources import read_members
+from facerec.records.people import read_members
 from facerec.report.progress import progress_bar
 
 

@@ -20,7 +20,8 @@ from facerec.base.files import check_file_name, write_json
 from facerec.base.recipe import from_dict
 from facerec.commands.cli import Console, exact_rates, print_first, run_command
 from facerec.commands.embedder import DEFAULT, Embedder, print_embeddings, print_notes
-from facerec.commands.sources import kind_of, open_set, read_members
+from facerec.commands.sources import kind_of, open_set
+from facerec.records.people import read_members
 from facerec.report import words
 from facerec.report.progress import progress_bar
 from facerec.report.table import Table

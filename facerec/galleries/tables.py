@@ -1,4 +1,4 @@
-"""Tables of what was found in sets and galleries: proposals to look at."""
+"""Tables of what was found in sets and galleries: proposals to look at, and answers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from facerec.galleries.contact_sheet import Face
+from facerec.galleries.gallery import Identification
 from facerec.galleries.overlap import Overlap, Side
 from facerec.records.proposals import Proposal
 from facerec.report import words
@@ -88,3 +89,32 @@ def overlap_table(
     ]
     who = f"subject of {names[0]}", f"probably in {names[1]} as"
     return Table("", (*who, "cosine", "p", "expected false so far"), rows, words=who)
+
+
+def answers_table(found: Identification, names: Sequence[str]) -> Table:
+    """Return who is on images, by their names ``(n,)``, of which there may be fewer than answers.
+
+    Without a threshold the candidates are listed; probabilities have a column where there are any.
+    """
+    chances = any(answer.probability for answer in found)
+    rows = []
+    for name, answer in zip(names, found, strict=False):
+        remark = answer.failure or ""
+        if not remark and found.threshold is None:
+            remark = ", ".join(f"{each.subject} {each.score:.4f}" for each in answer.candidates)
+        elif not remark and answer.subject is None:
+            remark = "below the threshold"
+        figures = (words.number(value, ".4f") for value in (answer.score, answer.margin))
+        chance = [_chance(answer.probability)][:chances]
+        rows.append((name, answer.subject or words.NOTHING, *figures, *chance, remark))
+    headings = "image", "subject", "score", "margin", *["probability"][:chances], "remark"
+    return Table("", headings, rows, words=("subject", "remark"))
+
+
+def _chance(probability: tuple[float, float, float] | None) -> str:
+    if probability is None:
+        return words.NOTHING
+    value, low, high = probability
+    if high == 1 or low == 0:  # beyond the calibration's data
+        return f"at least {low:.3g}" if high == 1 else f"at most {high:.2g}"
+    return f"{value:.3g} [{low:.2g}, {high:.2g}]"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from facerec.base.errors import DatasetError
 from facerec.commands.cli import Console, run_command
+from facerec.commands.embedder import print_notes
 from facerec.commands.sources import open_benches
 from facerec.report.progress import progress_bar
 
@@ -45,13 +46,8 @@ def convert(
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
     with progress_bar(errors) as progress:
         notes = export_pack(source, out, progress)
-    for note in (*source.notes, *notes):
-        errors.print(f"note: {note}")
-    if out.suffix == ".bin":
-        errors.print(
-            "note: .bin is a pickle, and most readers run whatever such a file says; keep and "
-            "share .npz"
-        )
+    pickle = ".bin is a pickle, and most readers run whatever such a file says; keep and share .npz"
+    print_notes([*source.notes, *notes, pickle * (out.suffix == ".bin")], errors)
     same = int(source.pairs.issame.sum())
     print(
         f"{out}: {len(source.pairs):,} pairs, {same:,} same and {len(source.pairs) - same:,} "

@@ -251,9 +251,8 @@ def _print(
     for row in found.thresholds:
         (low, high), (accepts, negatives) = row["fpr_interval"], row["false_accepts"]
         realised = f"{100 * row['fpr_realised']:.3g} % [{100 * low:.2g}, {100 * high:.2g}]"
-        mated = words.percent(row["tpr"])
-        counts = f"{accepts:,} of {negatives:,}"
-        points.append((row["fpr"], f"{row['threshold']:g}", realised, counts, mated))
+        at = row["fpr"], f"{row['threshold']:g}"
+        points.append((*at, realised, f"{accepts:,} of {negatives:,}", words.percent(row["tpr"])))
     headings = "FPR", "threshold", "realised", "false accepts", "TPR"
     console.print(Table("cosines that decide", headings, points).terminal())
     if few := [target for target in targets if target not in [row[0] for row in points]]:
@@ -294,8 +293,8 @@ def _print(
             f"{each[name]:.3g} [{', '.join(f'{end:.3g}' for end in each[f'{name}_interval'])}]"
             for name in ("cllr", "too_high")
         )
-        people = f"{each['subjects']:,}"
-        by_group.append((each["group"], people, cost, high_by, words.p_value(each["p_holm"])))
+        about = each["group"], f"{each['subjects']:,}"
+        by_group.append((*about, cost, high_by, words.p_value(each["p_holm"])))
     headings = "group", "people", "Cllr, bits", "ratios too high by", "p"
     console.print(Table("between people of one group", headings, by_group).terminal())
     console.print(differing(worth.groups, groups), style="bold")

@@ -102,9 +102,8 @@ def clean(
         console.print(table.terminal())
     console.print(f"proposals: {out}")
     if page is not None:
-        first: dict[str, str] = {}  # stands for its label where no image is named
-        for name, label in zip(titles.tolist(), labels.tolist(), strict=True):
-            first.setdefault(label, name)
+        # The first image of a label stands for it where none is named.
+        first = dict(zip(labels[::-1].tolist(), titles[::-1].tolist(), strict=True))
         sheet = proposal_tables(cleaning.proposals, SHOWN, faces_of(dataset), first)
         write_contact_sheet(page, "Cleaning a set", f"{source}: {verdict}.", sheet)
         console.print(f"page: {page}")

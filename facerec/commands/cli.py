@@ -74,9 +74,7 @@ def replace_what_cannot_be_encoded() -> None:
 
 
 def run_command(
-    function: Callable[..., object],
-    argv: Sequence[str] | None = None,
-    shown: Collection[str] = (),
+    function: Callable[..., object], argv: Sequence[str] | None = None, shown: Collection[str] = ()
 ) -> None:
     """Parse ``argv`` against the signature of ``function`` and call it.
 

@@ -10,7 +10,7 @@ import tyro
 
 from facerec.base.errors import ExportError
 from facerec.commands.cli import Console, run_command
-from facerec.commands.sources import open_benches
+from facerec.commands.sources import open_image_benches
 from facerec.export.options import DEFAULT, BundleOptions
 from facerec.report.progress import progress_bar
 
@@ -44,10 +44,9 @@ def export_onnx(
     """
     from facerec.embedding.model import load_model
     from facerec.embedding.torch_model import TorchModel
-    from facerec.export.bundle import export_bundle
+    from facerec.export.bundle import default_folder, export_bundle
     from facerec.export.hub import check_push, push_bundle
     from facerec.export.report import print_bundle
-    from facerec.verification import Bench
 
     console = Console(highlight=False)
     if push is not None:
@@ -64,11 +63,7 @@ def export_onnx(
             f"{model}: does not say how its pixels are prepared, which an export must know; turn "
             "it into a .safetensors by facerec import-weights first"
         )
-    benches = []
-    for opened in open_benches(bench, data=data) if bench else []:
-        if not isinstance(opened, Bench):
-            raise ExportError(f"{opened.name} compares templates, which no export is judged by")
-        benches.append(opened)
+    benches = open_image_benches(bench, data=data) if bench else []
     with progress_bar(console) as progress:
         report = export_bundle(
             loaded, out, contents, benches=benches, force=force, progress=progress
@@ -77,20 +72,6 @@ def export_onnx(
     console.print(f"bundle: {report.path}", soft_wrap=True)
     if push is not None:
         console.print(f"uploaded: {push_bundle(report.path, push)}", soft_wrap=True)
-
-
-def default_folder(model: Path) -> Path:
-    """Return where the bundle of a model goes: ``RUN/export``, or ``NAME_onnx`` beside a file."""
-    from facerec.embedding.bundle import MODEL_FILE
-    from facerec.embedding.hub import is_hub_name, parse_hub_name
-
-    if is_hub_name(model):
-        return Path(f"{Path(parse_hub_name(model)[0]).name}_onnx")
-    if model.is_dir():
-        return model / "export"
-    if model.name == MODEL_FILE:
-        return model.parent / "export"
-    return model.with_name(f"{model.stem}_onnx")
 
 
 main = partial(run_command, export_onnx)

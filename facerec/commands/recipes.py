@@ -52,8 +52,7 @@ def recipe_argument(command: str, argv: Sequence[str] | None) -> tuple[str, Reci
             from facerec.commands.arcface_torch import read_config
 
             # Of torchrun's processes one prints.
-            quiet = os.environ.get("RANK", "0") != "0"
-            name, loaded = read_config(path, Console(quiet=quiet))
+            name, loaded = read_config(path, Console(quiet=os.environ.get("RANK", "0") != "0"))
         else:
             loaded = load_recipe(path, Recipe) if path else Recipe()
         # --data stands for --data.path.
@@ -100,9 +99,5 @@ def open_targets(
         return None
     with progress_bar(console, "pictures") as progress:
         return teacher_targets(
-            recipe.distillation,
-            dataset,
-            processes,
-            workers=recipe.workers,
-            progress=progress,
+            recipe.distillation, dataset, processes, workers=recipe.workers, progress=progress
         )

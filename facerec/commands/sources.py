@@ -61,6 +61,24 @@ def open_benches(
     return [read_pairs(pairs, format, images)]
 
 
+def open_image_benches(*given: Any, **how: Any) -> list[Bench]:
+    """Open benches as `open_benches` does, but none of templates.
+
+    Raises:
+        FacerecError: as there, or one compares templates of several images.
+    """
+    from facerec.verification.bench import Bench
+
+    benches = []
+    for one in open_benches(*given, **how):
+        if not isinstance(one, Bench):
+            raise DatasetError(
+                f"{one.name}: it compares templates of several images; name pairs of images, as lfw"
+            )
+        benches.append(one)
+    return benches
+
+
 def _named(name: str, data: Path | None) -> Bench | TemplateBench:
     from facerec.verification.bench import bench_folders, find_pack, pack_bench
     from facerec.verification.protocols.template_lists import read_ijb, read_tinyface

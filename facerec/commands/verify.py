@@ -267,11 +267,7 @@ def _try_preprocessing(
     print_model(model, False, embedder.aligner, console)
     with progress_bar(console, "images") as progress:
         trials = try_preprocessing(
-            model,
-            bench,
-            align=embedder.aligner,
-            batch_size=model.batch_size,
-            progress=progress,
+            model, bench, align=embedder.aligner, batch_size=model.batch_size, progress=progress
         )
     placed = [(*map(str, each.shift), f"{each.norm:.2f}") for each in trials.placements]
     caption = "where faces lie: mean raw norm of the images, moved right and down by pixels"

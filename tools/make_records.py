@@ -1,4 +1,4 @@
-"""See `python tools/make_records.py --help`."""
+"""Door to `facerec make-records`."""
 
 from facerec.commands.main import run
 

@@ -13,8 +13,11 @@ from facerec.base.errors import DatasetError
 from facerec.base.files import write_json
 from facerec.base.large_arrays import take
 from facerec.commands.cli import Console, exact_rates, run_command
-from facerec.commands.sources import read_members
+from facerec.commands.embedder import print_notes
+from facerec.records.people import read_members
 from facerec.report.progress import progress_bar
+
+_PAIRS = "mated", "non_mated", "lost_mated", "lost_non_mated"
 
 
 def all_pairs(
@@ -95,9 +98,7 @@ def all_pairs(
         "effective number of comparisons, at thresholds taken as known",
         style="dim italic",
     )
-    if said := constant(file):
-        console.print(f"note: {said}", style="yellow")
-    for count, what in (
+    counts = (
         (unused, f"rows of {subjects} have no embedding"),
         (left_out, f"images have no {group} in {subjects} and are left out of all figures"),
         (
@@ -105,9 +106,9 @@ def all_pairs(
             f"images were not acquired; their {result.lost_mated:,} mated and "
             f"{result.lost_non_mated:,} non-mated pairs are in no rate",
         ),
-    ):
-        if count:
-            console.print(f"note: {count:,} {what}", style="yellow")
+    )
+    notes = [f"{count:,} {what}" for count, what in counts if count]
+    print_notes([constant(file) or "", *notes], console)
     if json is not None:
         facts = {
             "facerec": facerec.__version__,
@@ -122,10 +123,7 @@ def all_pairs(
             "failures": file.ids[compared][result.failures].tolist(),
             "images": result.images,
             "subjects_with_images": len(result.subjects),
-            "pairs": {
-                name: getattr(result, name)
-                for name in ("mated", "non_mated", "lost_mated", "lost_non_mated")
-            },
+            "pairs": {name: getattr(result, name) for name in _PAIRS},
             "figures": records(figures),
         }
         write_json(json, plain(facts))

@@ -15,7 +15,7 @@ from facerec.base.errors import DatasetError
 from facerec.base.files import sha256
 from facerec.base.limits import MOST, Cosine, Flags, Limits, Seed
 from facerec.commands.cli import Console, command_line, exact_rates, named_columns, run_command
-from facerec.commands.sources import open_benches
+from facerec.commands.sources import open_image_benches
 from facerec.report.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -188,15 +188,12 @@ def tell_audit(result: Audit, out: Path, console: Console) -> None:
 
 def _open_pairs(pairs: str, data: Path | None) -> Bench:
     """Open a bench, a pack or a pair list."""
-    from facerec.verification.bench import Bench
     from facerec.verification.protocols import guess_format
 
     path = Path(pairs)
     is_list = path.suffix not in ("", ".bin", ".npz") and guess_format(path) is not None
-    (opened,) = open_benches([], path) if is_list else open_benches([pairs], data=data)
-    if not isinstance(opened, Bench):
-        raise DatasetError(f"{pairs}: compares templates, but norms and groups belong to images")
-    return opened
+    named = ([], path) if is_list else ([pairs],)
+    return open_image_benches(*named, data=data)[0]
 
 
 def fix_on_scores(

@@ -11,6 +11,7 @@ from facerec.base.errors import DatasetError
 from facerec.base.limits import Number
 from facerec.commands.audit import PRECISION, Precision, files_read, fix_on_scores, tell_audit
 from facerec.commands.cli import Console, named_columns, run_command
+from facerec.commands.embedder import print_notes
 
 
 def audit_scores(
@@ -69,6 +70,8 @@ def audit_scores(
         labels = read_attributes(attributes, groups, subject=subject, allow_inferred=inferred)
     asked = () if labels is not None else groups
     scored = read_scores(scores, distances=distances, groups=asked, subject=subject, called=called)
+    if at is not None and not (scored.scores >= at).any():
+        print_notes([f"no score of {scores} reaches --threshold {threshold:g}"], console)
     thresholds = None
     if threshold_from is not None:
         thresholds = fix_on_scores(threshold_from, settings.targets, distances, called)

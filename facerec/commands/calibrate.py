@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,8 @@ from facerec.base.files import check_place, write_json
 from facerec.base.recipe import from_dict
 from facerec.commands.cli import Console, exact_rates, print_first, run_command
 from facerec.commands.embedder import DEFAULT, Embedder, print_embeddings, print_notes
-from facerec.commands.sources import kind_of, open_set, read_members
+from facerec.commands.sources import Opened, kind_of, open_set
+from facerec.records.people import read_members
 from facerec.report import words
 from facerec.report.progress import progress_bar
 from facerec.report.table import Table
@@ -67,7 +67,7 @@ def calibrate(
     """
     from facerec.embedding.bundle import is_bundle
     from facerec.embedding.calibration import calibration_file
-    from facerec.embedding.file import is_embeddings
+    from facerec.embedding.file import is_embeddings, read_embeddings
     from facerec.embedding.placement import alike_note, better_placement
     from facerec.verification.calibration import calibrate_model
 
@@ -81,20 +81,31 @@ def calibrate(
     if group is not None and subjects is None:
         raise DatasetError("--group is a column of a table of people; give it with --subjects")
     targets = exact_rates(fpr)
-    found = _embed(bench, people, embeddings, data, subjects is None, embedder, console)
-    names, groups = found.names, None
+    source, groups = Path(bench or people or str(embeddings)), None
+    stored, network, opened = None, None, None
+    if embeddings is not None:
+        embedder.refuse_unused()
+        stored = read_embeddings(embeddings)
+        print_embeddings(embeddings, stored, console)
+        network = _network_of(stored, embedder, console)
+    if bench is not None or people is not None:
+        kind = "bench" if bench is not None else kind_of(source)
+        opened = open_set(kind, source, data, embedder.on_error)
+    names = None if subjects is not None else _subjects(source, opened, stored)
+    found, network, sample = _embed(source, opened, stored, network, embedder, console)
+    ids = found.ids
+    assert ids is not None  # the readers see to that
     if subjects is not None:
-        assert found.embeddings.ids is not None  # the readers see to that
-        names, groups, _ = read_members(subjects, found.embeddings.ids, group)
-    model = _model_of(found.embeddings)
-    if not model or found.embeddings.flip is None:
+        names, groups, _ = read_members(subjects, ids, group)
+    assert names is not None
+    model = _model_of(found)
+    if not model or found.flip is None:
         raise DatasetError(
-            f"{found.source}: it does not say which model made these embeddings, or whether mirror "
+            f"{source}: it does not say which model made these embeddings, or whether mirror "
             "images were added, and a calibration holds for one model; make them with facerec embed"
         )
-    place = Path(model.get("path") or "")
-    if found.network is not None and found.network.path is not None:
-        place = found.network.path
+    own = None if network is None else network.path
+    place = own or Path(model.get("path") or "")
     if out is None and (not place.is_file() or is_bundle(place.parent)):
         raise DatasetError(
             f"{place}: a bundle is never changed, and the file of a model that is not there has no "
@@ -111,20 +122,18 @@ def calibrate(
         console.print(f"{target} is replaced; nothing that it says is taken over", style="yellow")
     with progress_bar(console) as progress:
         calibration = calibrate_model(
-            found.embeddings,
+            found,
             names,
-            Path(found.source).name,
-            network=found.network,
-            sample=found.sample,
+            source.name,
+            network=network,
+            sample=sample,
             fpr=targets,
             groups=groups,
             progress=progress,
         )
     write_json(target, {**calibration.to_json(), "facerec": facerec.__version__})
     if calibration.faces is not None:
-        far = np.flatnonzero(calibration.faces.far(found.embeddings.vectors))
-        ids = found.embeddings.ids
-        lines = [str(row if ids is None else ids[row]) for row in far]
+        lines = ids[calibration.faces.far(found.vectors)].tolist()
         if lines:
             told = words.counted(len(lines), "image")
             console.print(
@@ -132,85 +141,68 @@ def calibrate(
             )
         print_first(lines, "clean lists all", console)
     _print(calibration, targets, console, groups)
-    print_notes([alike_note(found.embeddings, names)], console)
-    print_notes([better_placement(found.network, found.sample)], console)
+    print_notes([alike_note(found, names), better_placement(network, sample)], console)
     console.print(f"calibration: {target}")
 
 
-@dataclass(frozen=True, eq=False)
-class _Found:
-    """Images of people, embedded."""
+def _subjects(source: Path, opened: Opened | None, stored: Embeddings | None) -> NDArray[np.str_]:
+    """Return who is on images ``(N,)``, as their set or the file of their embeddings says.
 
-    source: str
-    embeddings: Embeddings
-    names: NDArray[np.str_]
-    """Who is on each, ``(N,)``."""
-    network: EmbeddingModel | None
-    """What embedded them; None where that is not at hand."""
-    sample: NDArray[np.uint8]
-    """Some of the faces; none where the images are not at hand."""
+    Raises:
+        DatasetError: it does not, or knows it by its same pairs alone.
+    """
+    from facerec.verification.bench import INFERRED
+
+    inferred = opened is not None and opened.description.get("subjects_from") == INFERRED
+    names = stored.subjects if stored is not None else None
+    if opened is not None:
+        names = None if inferred else opened.subjects()
+    if names is None:
+        known = ", or by its same pairs alone" if inferred else ""
+        raise DatasetError(
+            f"{source}: it does not say who is on its images{known}; name a table with the columns "
+            "image_id,subject_id with --subjects"
+        )
+    return names
 
 
 def _embed(
-    bench: str | None,
-    people: Path | None,
-    file: Path | None,
-    data: Path | None,
-    must_say: bool,
+    source: Path,
+    opened: Opened | None,
+    stored: Embeddings | None,
+    network: EmbeddingModel | None,
     embedder: Embedder,
     console: Console,
-) -> _Found:
-    """Return people's images, embedded now or before.
+) -> tuple[Embeddings, EmbeddingModel | None, NDArray[np.uint8]]:
+    """Return the embeddings of images, what made them, and some of the faces.
 
     Args:
-        bench: name or pack.
-        people: folder or records.
-        file: of their embeddings.
-        data: folder of the bench.
-        must_say: whether these must say who is on the images.
+        source: of the images.
+        opened: they; None where they are not at hand, and no face is drawn.
+        stored: their embeddings, if they need not be embedded.
+        network: what made these; None where it is not at hand.
         embedder: how images become embeddings.
         console: where is said what is embedded.
     """
     from facerec.embedding.extraction import draw_faces
     from facerec.embedding.face_score import SPOILT_FACES
-    from facerec.embedding.file import read_embeddings
     from facerec.embedding.model import newest_run
     from facerec.verification import select_embeddings
-    from facerec.verification.bench import INFERRED
 
-    path, network, stored = Path(bench or people or str(file)), None, None
-    if file is not None:
-        embedder.refuse_unused()
-        stored = read_embeddings(file)
-        print_embeddings(file, stored, console)
-        network = _network_of(stored, embedder, console)
-    if bench is None and people is None:
-        assert stored is not None
-        names, images, embeddings, inferred = stored.subjects, None, stored, False
-    else:
-        kind = "bench" if bench is not None else kind_of(path)
-        opened = open_set(kind, path, data, embedder.on_error)
-        inferred = opened.description.get("subjects_from") == INFERRED
-        names, images = None if inferred else opened.subjects(), opened.images
-    if names is None and must_say:
-        known = ", or by its same pairs alone" if inferred else ""
-        raise DatasetError(
-            f"{path}: it does not say who is on its images{known}; name a table with the columns "
-            "image_id,subject_id with --subjects"
-        )
     align, sample = None, np.empty((0, 0, 0, 3), np.uint8)
-    if images is not None:
-        if stored is not None:
-            embeddings = select_embeddings(stored, images.ids, str(path))
-        else:
-            network = embedder.load(embedder.model or newest_run(), calibrated=False)
-            align = embedder.aligner or opened.aligner
-            embeddings = embedder.embed(path, images, console, align, network=network)
-        if network is not None and (stored is None or stored.note.get("align") is None):
-            rows = np.flatnonzero(np.isfinite(embeddings.norms))
-            sample = draw_faces(network, images, rows, SPOILT_FACES, align)
-    none = np.empty(0, np.str_)
-    return _Found(str(path), embeddings, none if names is None else names, network, sample)
+    if opened is None:
+        assert stored is not None
+        return stored, network, sample
+    if stored is not None:
+        found = select_embeddings(stored, opened.images.ids, str(source))
+    else:
+        network = embedder.load(embedder.model or newest_run(), calibrated=False)
+        align = embedder.aligner or opened.aligner
+        found = embedder.embed(source, opened.images, console, align, network=network)
+    if network is not None and (stored is None or stored.note.get("align") is None):
+        rows = np.flatnonzero(np.isfinite(found.norms))
+        sample = draw_faces(network, opened.images, rows, SPOILT_FACES, align)
+    return found, network, sample
 
 
 def _model_of(embeddings: Embeddings) -> dict[str, Any]:
@@ -259,9 +251,8 @@ def _print(
     for row in found.thresholds:
         (low, high), (accepts, negatives) = row["fpr_interval"], row["false_accepts"]
         realised = f"{100 * row['fpr_realised']:.3g} % [{100 * low:.2g}, {100 * high:.2g}]"
-        mated = words.percent(row["tpr"])
-        counts = f"{accepts:,} of {negatives:,}"
-        points.append((row["fpr"], f"{row['threshold']:g}", realised, counts, mated))
+        at = row["fpr"], f"{row['threshold']:g}"
+        points.append((*at, realised, f"{accepts:,} of {negatives:,}", words.percent(row["tpr"])))
     headings = "FPR", "threshold", "realised", "false accepts", "TPR"
     console.print(Table("cosines that decide", headings, points).terminal())
     if few := [target for target in targets if target not in [row[0] for row in points]]:
@@ -302,8 +293,8 @@ def _print(
             f"{each[name]:.3g} [{', '.join(f'{end:.3g}' for end in each[f'{name}_interval'])}]"
             for name in ("cllr", "too_high")
         )
-        people = f"{each['subjects']:,}"
-        by_group.append((each["group"], people, cost, high_by, words.p_value(each["p_holm"])))
+        about = each["group"], f"{each['subjects']:,}"
+        by_group.append((*about, cost, high_by, words.p_value(each["p_holm"])))
     headings = "group", "people", "Cllr, bits", "ratios too high by", "p"
     console.print(Table("between people of one group", headings, by_group).terminal())
     console.print(differing(worth.groups, groups), style="bold")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import tyro
@@ -16,23 +14,14 @@ from facerec.base.files import check_place
 from facerec.commands.cli import Console, run_command
 from facerec.commands.embedder import print_embeddings, print_notes
 from facerec.records.other_kinds import other_kind
-from facerec.records.proposals import Proposal, write_proposals
+from facerec.records.proposals import write_proposals
 from facerec.report import words
 from facerec.report.progress import progress_bar
-from facerec.report.table import Cell, Table
+from facerec.report.table import Table
 
 if TYPE_CHECKING:
     from facerec.embedding.extraction import Embeddings
     from facerec.records.dataset import FaceDataset
-
-KINDS = {
-    "no_face": ("no face", "images that do not look like the faces that the model knows"),
-    "wrong_label": ("wrong label", "images whose label is probably not that of the person"),
-    "mixture": ("mixture", "images of a second person in a class, for a label of their own"),
-    "merge": ("merge", "pairs of labels that are probably one person"),
-    "duplicate": ("duplicate", "images that are there twice, almost to the pixel"),
-}
-"""Names and meanings of the kinds of proposals, in the order of the table."""
 
 
 def clean(
@@ -63,6 +52,7 @@ def clean(
     from facerec.embedding.file import is_embeddings, read_embeddings
     from facerec.galleries.cleaning import clean_set
     from facerec.galleries.contact_sheet import SHOWN, faces_of, write_contact_sheet
+    from facerec.galleries.tables import KINDS, proposal_tables
     from facerec.records.training_set import Data, open_dataset
 
     if out.suffix.lower() != ".csv":
@@ -108,51 +98,15 @@ def clean(
         console.print(f"{lost} without an embedding or a label: no part taken", style="yellow")
     rows = [(name, f"{counts[kind]:,}", meaning) for kind, (name, meaning) in KINDS.items()]
     console.print(Table("", ("kind", "proposed", "what"), rows, words=("what",)).terminal())
-    for headings, listed in proposal_tables(cleaning.proposals, 5).values():
-        console.print(Table("", headings, listed, words=headings[:-1]).terminal())
+    for table in proposal_tables(cleaning.proposals, 5).values():
+        console.print(table.terminal())
     console.print(f"proposals: {out}")
     if page is not None:
-        first: dict[str, str] = {}  # stands for its label where no image is named
-        for name, label in zip(titles.tolist(), labels.tolist(), strict=True):
-            first.setdefault(label, name)
+        # The first image of a label stands for it where none is named.
+        first = dict(zip(labels[::-1].tolist(), titles[::-1].tolist(), strict=True))
         sheet = proposal_tables(cleaning.proposals, SHOWN, faces_of(dataset), first)
         write_contact_sheet(page, "Cleaning a set", f"{source}: {verdict}.", sheet)
         console.print(f"page: {page}")
-
-
-def proposal_tables(
-    proposals: Sequence[Proposal],
-    most: int,
-    face: Callable[[str], str] = lambda name: "",
-    first: Mapping[str, str] = MappingProxyType({}),
-) -> dict[str, tuple[Sequence[str], list[Sequence[Cell | str]]]]:
-    """Return headings and rows of the surest proposals of each kind that there is.
-
-    Args:
-        proposals: the surest of each kind first.
-        most: of a kind.
-        face: image → picture.
-        first: label → the image that stands for it.
-    """
-
-    def cell(image: str, label: str, text: str) -> Cell:
-        return Cell(image or label or text, picture=face(image or first.get(label, "")))
-
-    tables: dict[str, tuple[Sequence[str], list[Sequence[Cell | str]]]] = {}
-    for kind, (name, _) in KINDS.items():
-        rows: list[Sequence[Cell | str]] = [
-            (
-                Cell(one.image_id or "all", picture=face(one.image_id or first.get(one.label, ""))),
-                cell("", one.label, ""),
-                cell(one.other_id, one.proposed_label, "none: leave out"),
-                f"{one.score:.4f}",
-            )
-            for one in [each for each in proposals if each.kind == kind][:most]
-        ]
-        heading = "the one that stays" if kind == "duplicate" else "proposed label"
-        if rows:
-            tables[name] = ((name, "label", heading, "score"), rows)
-    return tables
 
 
 def _matched(path: Path, embeddings: Embeddings, dataset: FaceDataset) -> Embeddings:

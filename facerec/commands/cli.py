@@ -74,9 +74,7 @@ def replace_what_cannot_be_encoded() -> None:
 
 
 def run_command(
-    function: Callable[..., None],
-    argv: Sequence[str] | None = None,
-    shown: Collection[str] = (),
+    function: Callable[..., object], argv: Sequence[str] | None = None, shown: Collection[str] = ()
 ) -> None:
     """Parse ``argv`` against the signature of ``function`` and call it.
 
@@ -105,7 +103,7 @@ def run_command(
     given = ["--help" if word == "--help-all" else word for word in arguments]
 
     @functools.wraps(function)
-    def parsed(*args: Any, **flags: Any) -> Callable[[], None]:
+    def parsed(*args: Any, **flags: Any) -> Callable[[], object]:
         check_flags(function, flags)
         flags = {name: followed(name, value) for name, value in flags.items()}
         check_written(flags)

@@ -16,6 +16,7 @@ from facerec.base.errors import RecipeError
 from facerec.base.limits import Count, Flags
 from facerec.base.recipe import load_recipe
 from facerec.commands.cli import Console, run_command
+from facerec.commands.embedder import print_notes
 from facerec.records.processes import Spawned, end_with_parent
 from facerec.report.progress import progress_bar
 
@@ -100,11 +101,9 @@ def compare(
     with progress_bar(console, "images") as progress:
         harness = Harness(plan, folder, choose_device(device), storage, faces=progress)
     few = too_few_seeds(whole() if smoke else plan)
-    trial = "--smoke shows that everything works; its figures mean nothing" if smoke else None
-    few = few and f"{'without --smoke: ' if smoke else ''}{few}"
-    notes = [*harness.manifest["notes"], few, trial]
-    for note in filter(None, notes):
-        console.print(f"note: {note}", style="yellow", markup=False)
+    few = few and "without --smoke: " * smoke + few
+    trial = "--smoke shows that everything works; its figures mean nothing" * smoke
+    print_notes([*harness.manifest["notes"], few, trial], console)
     with (
         _helpers(processes - 1, make, folder, harness.device, storage),
         progress_bar(console, "trials and final runs") as show,

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from facerec.base.errors import DatasetError
 from facerec.commands.cli import Console, run_command
-from facerec.commands.sources import open_benches
+from facerec.commands.embedder import print_notes
+from facerec.commands.sources import open_image_benches
 from facerec.report.progress import progress_bar
 
 
@@ -33,25 +34,18 @@ def convert(
         images: folder that the paths in the list begin at; by default that of the list.
         data: folder to look for the verification set in, before FACEREC_DATA and data/.
     """
-    from facerec.verification.bench import SUFFIXES, Bench
+    from facerec.verification.bench import SUFFIXES
     from facerec.verification.protocols.export import export_pack
 
     if out.suffix not in SUFFIXES:
         raise DatasetError(f"{out}: a pack ends with .npz, or with .bin; rename it")
     names = () if bench is None else (bench,)
-    (source,) = open_benches(names, pairs, format, images, data)
-    if not isinstance(source, Bench):
-        raise DatasetError(f"{bench} compares templates of several images, which no pack can hold")
+    (source,) = open_image_benches(names, pairs, format, images, data)
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
     with progress_bar(errors) as progress:
         notes = export_pack(source, out, progress)
-    for note in (*source.notes, *notes):
-        errors.print(f"note: {note}")
-    if out.suffix == ".bin":
-        errors.print(
-            "note: .bin is a pickle, and most readers run whatever such a file says; keep and "
-            "share .npz"
-        )
+    pickle = ".bin is a pickle, and most readers run whatever such a file says; keep and share .npz"
+    print_notes([*source.notes, *notes, pickle * (out.suffix == ".bin")], errors)
     same = int(source.pairs.issame.sum())
     print(
         f"{out}: {len(source.pairs):,} pairs, {same:,} same and {len(source.pairs) - same:,} "

@@ -49,8 +49,8 @@ def embed(
 
     The file holds raw embeddings, norms, image ids, subjects where known, failures to acquire, face
     scores where the model has a calibration, and a note of how it was made. A stopped command goes
-    on where it was when it is run again. Several GPUs or machines: torchrun --nproc-per-node 8
-    tools/embed.py …; the file is the same.
+    on where it was when it is run again. Several GPUs or machines: torchrun --nproc-per-node 8 -m
+    facerec embed …; the file is the same.
 
     Args:
         out: the .npz file to write; until it is complete, its parts are kept in OUT.parts/.

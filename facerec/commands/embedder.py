@@ -278,7 +278,6 @@ class Embedder(ModelFlags):
         return self.known(embeddings, console)
 
 
-PLAIN = ModelFlags()
 DEFAULT = Embedder()
 LENIENT = Embedder(on_error="skip")
 

@@ -49,7 +49,9 @@ def about(call: Callable[..., Any]) -> str:
     """Return what a command does, in lines that fit the terminal."""
     paragraphs = docstring_parser.parse(inspect.getdoc(call) or "").description or ""
     width = min(shutil.get_terminal_size().columns, 100)
-    filled = (textwrap.fill(each, width) for each in paragraphs.split("\n\n"))
+    filled = (
+        textwrap.fill(each, width, break_on_hyphens=False) for each in paragraphs.split("\n\n")
+    )
     return "\n\n".join(filled)
 
 

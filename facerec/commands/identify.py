@@ -17,10 +17,9 @@ from facerec.base.files import write_json
 from facerec.base.limits import Cosine, Count
 from facerec.commands.cli import Console, run_command
 from facerec.commands.embedder import LENIENT, Embedder
-from facerec.commands.enroll import fpir_words, people_words, print_expired
+from facerec.commands.enroll import people_words, print_expired
 from facerec.report import words
 from facerec.report.progress import progress_bar
-from facerec.report.table import Table
 
 if TYPE_CHECKING:
     from facerec.galleries.gallery import Identification
@@ -134,6 +133,9 @@ def identify(
 
 def _print(found: Identification, names: Sequence[str], faces: int, console: Console) -> None:
     """Print how many are identified at which threshold, and the first answers."""
+    from facerec.galleries.report import fpir_words
+    from facerec.galleries.tables import answers_table
+
     if found.fpir is not None:
         console.print(fpir_words(found.fpir))
     elif found.threshold is not None:
@@ -145,21 +147,8 @@ def _print(found: Identification, names: Sequence[str], faces: int, console: Con
         f"{named:,} of {what} identified, {words.counted(failed, 'failure')} to acquire",
         style="bold",
     )
-    chances = any(answer.probability for answer in found)
-    rows = []
-    for name, answer in zip(names[:_SHOWN], found, strict=False):
-        remark = answer.failure or ""
-        if not remark and found.threshold is None:
-            remark = ", ".join(f"{each.subject} {each.score:.4f}" for each in answer.candidates)
-        elif not remark and answer.subject is None:
-            remark = "below the threshold"
-        figures = (words.number(value, ".4f") for value in (answer.score, answer.margin))
-        chance = _chance(answer.probability)
-        row = [name, answer.subject or words.NOTHING, *figures, *[chance][:chances], remark]
-        rows.append(row)
-    headings = ["image", "subject", "score", "margin", *["probability"][:chances], "remark"]
-    console.print(Table("", headings, rows, words=("subject", "remark")).terminal())
-    if chances and found.score_calibration is not None:
+    console.print(answers_table(found, names[:_SHOWN]).terminal())
+    if found.score_calibration is not None and any(answer.probability for answer in found):
         console.print(
             f"probability of the best candidate among {found.among:,} equally likely people; "
             f"{found.score_calibration.basis}; templates of several images have none",
@@ -169,15 +158,6 @@ def _print(found: Identification, names: Sequence[str], faces: int, console: Con
         console.print(str(found.likeness), style="dim italic" if found.likeness.alike else "yellow")
     if len(names) > _SHOWN:
         console.print(f"… and {len(names) - _SHOWN:,} more; --json lists all")
-
-
-def _chance(probability: tuple[float, float, float] | None) -> str:
-    if probability is None:
-        return words.NOTHING
-    value, low, high = probability
-    if high == 1 or low == 0:  # beyond the calibration's data
-        return f"at least {low:.3g}" if high == 1 else f"at most {high:.2g}"
-    return f"{value:.3g} [{low:.2g}, {high:.2g}]"
 
 
 main = partial(run_command, identify)

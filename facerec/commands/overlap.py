@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,12 +20,9 @@ from facerec.records.images import ImageSource
 from facerec.records.shards import is_pattern
 from facerec.report import words
 from facerec.report.progress import progress_bar
-from facerec.report.table import Cell, Table
 
 if TYPE_CHECKING:
     from facerec.embedding.extraction import Embeddings
-    from facerec.galleries.contact_sheet import Face
-    from facerec.galleries.overlap import Overlap, Side
 
 
 def overlap(
@@ -60,6 +56,7 @@ def overlap(
     from facerec.galleries.contact_sheet import SHOWN, faces_of, write_contact_sheet
     from facerec.galleries.overlap import find_overlap
     from facerec.galleries.overlap_report import summary, write_exclusions, write_facts
+    from facerec.galleries.tables import overlap_table
 
     if embedder.model is None:
         embedder.refuse_unused()
@@ -103,7 +100,7 @@ def overlap(
         held = words.counted(len(side.rows), "image"), words.counted(len(side), "subject")
         console.print(f"{name}: {held[0]} of {held[1]}{lost}")
     if result.matches:
-        console.print(Table("", *_rows(result, names, 20)).terminal())
+        console.print(overlap_table(result, names, 20).terminal())
     console.print(f"{summary(result, names)}.", style="bold")
     if csv is not None:
         # The list comes last: without its facts, verify would not know of it.
@@ -113,35 +110,9 @@ def overlap(
     if page is not None:
         faces = [faces_of(images) for _, images, _ in opened]
         title = f"Overlap of {names[0]} and {names[1]}"
-        proposals = {"People in both": _rows(result, names, SHOWN, faces)}
+        proposals = {"People in both": overlap_table(result, names, SHOWN, faces)}
         write_contact_sheet(page, title, f"{summary(result, names)}.", proposals)
         console.print(f"page: {page}")
-
-
-def _rows(
-    overlap: Overlap,
-    names: tuple[str, str],
-    most: int,
-    faces: Sequence[Face] = (lambda name: "", lambda name: ""),
-) -> tuple[Sequence[str], list[Sequence[Cell | str]]]:
-    """Return headings and rows of the proposals, the surest first."""
-
-    def cell(side: Side, subject: int, image: int, face: Face) -> Cell:
-        count = words.counted(int(side.images[subject]), "image")
-        return Cell(str(side.names[subject]), count, face(str(side.ids[image])))
-
-    rows: list[Sequence[Cell | str]] = [
-        (
-            cell(overlap.a, match.subject, match.images[0], faces[0]),
-            cell(overlap.b, match.other, match.images[1], faces[1]),
-            f"{match.cosine:.3f}",
-            f"1e{match.log_p / math.log(10):.0f}",
-            f"{match.expected_false:.2g}",
-        )
-        for match in overlap.matches[:most]
-    ]
-    first, second = f"subject of {names[0]}", f"probably in {names[1]} as"
-    return (first, second, "cosine", "p", "expected false so far"), rows
 
 
 main = partial(run_command, overlap)

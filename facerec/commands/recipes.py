@@ -52,8 +52,7 @@ def recipe_argument(command: str, argv: Sequence[str] | None) -> tuple[str, Reci
             from facerec.commands.arcface_torch import read_config
 
             # Of torchrun's processes one prints.
-            quiet = os.environ.get("RANK", "0") != "0"
-            name, loaded = read_config(path, Console(quiet=quiet))
+            name, loaded = read_config(path, Console(quiet=os.environ.get("RANK", "0") != "0"))
         else:
             loaded = load_recipe(path, Recipe) if path else Recipe()
         # --data stands for --data.path.
@@ -67,17 +66,20 @@ def recipe_argument(command: str, argv: Sequence[str] | None) -> tuple[str, Reci
     return name, loaded, ["--debug"] * debug + arguments
 
 
-def open_data(recipe: Recipe, console: Console | None) -> FaceDataset:
+def open_data(recipe: Recipe, console: Console) -> FaceDataset:
     """Open the training images, and say what classes without any cost.
 
     A bar shows where all labels must be read for that.
     """
+    from facerec.backbones import create_backbone
     from facerec.records.training_set import open_dataset
 
-    with progress_bar(console or Console(quiet=True), "images") as progress:
+    if ":" in recipe.backbone.name:  # of a library that may be missing, as timm
+        create_backbone(recipe.backbone)
+    with progress_bar(console, "images") as progress:
         dataset = open_dataset(recipe.data, recipe.seed, progress)
-    known = None if console is None else dataset.num_subjects
-    if console is not None and known is not None and known < dataset.num_classes:
+    known = dataset.num_subjects
+    if known is not None and known < dataset.num_classes:
         console.print(
             f"note: {dataset.num_classes - known:,} of {dataset.num_classes:,} classes have no "
             "image and cost a centre each; --data.min-images 2 does without them and without "
@@ -88,18 +90,14 @@ def open_data(recipe: Recipe, console: Console | None) -> FaceDataset:
 
 
 def open_targets(
-    recipe: Recipe, dataset: FaceDataset, processes: Processes, console: Console | None
+    recipe: Recipe, dataset: FaceDataset, processes: Processes, console: Console
 ) -> TeacherTargets | None:
     """Open or make the teacher's embeddings, if there is one; a bar shows while that takes long."""
     from facerec.training.distillation import teacher_targets
 
     if recipe.distillation is None:
         return None
-    with progress_bar(console or Console(quiet=True), "pictures") as progress:
+    with progress_bar(console, "pictures") as progress:
         return teacher_targets(
-            recipe.distillation,
-            dataset,
-            processes,
-            workers=recipe.workers,
-            progress=progress,
+            recipe.distillation, dataset, processes, workers=recipe.workers, progress=progress
         )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
@@ -12,7 +13,37 @@ from facerec.base.errors import FacerecError
 from facerec.base.files import json_bytes
 from facerec.base.limits import Cosine, Count
 from facerec.commands.cli import Console, run_command
-from facerec.commands.embedder import PLAIN, ModelFlags, print_notes
+from facerec.commands.embedder import ModelFlags, print_notes
+
+if TYPE_CHECKING:
+    from facerec.embedding.recognizer import FaceRecognizer
+
+
+@dataclass(frozen=True)
+class Runtime(ModelFlags):
+    """How the model is loaded, and what finds faces."""
+
+    detector: str | None = None
+    """What finds faces in photos that are no aligned crops: a YuNet .onnx file, or insightface; by
+    default the one that FACEREC_DETECTOR names, a YuNet file beside the model, or insightface where
+    it is installed."""
+    unchecked: bool = False
+    """Decide on any picture, also on those that do not look like the faces that the model was
+    calibrated on."""
+
+    def recognizer(self, model: Path, flip: bool | None = None, **options: Any) -> FaceRecognizer:
+        """Return a model with its detector; ``flip`` holds where no flag says otherwise."""
+        from facerec.embedding.recognizer import FaceRecognizer
+
+        return FaceRecognizer(
+            self.load_model(model, **options),
+            flip=flip if self.flip is None else self.flip,
+            detector=self.detector,
+            unchecked=self.unchecked,
+        )
+
+
+FOUND = Runtime()
 
 
 def same(
@@ -22,11 +53,9 @@ def same(
     threshold: Cosine | None = None,
     fpr: str | None = None,
     bench: str | None = None,
-    detector: str | None = None,
     face: tuple[Count, Count] = (1, 1),
-    unchecked: bool = False,
     json: bool = False,
-    network: tyro.conf.OmitArgPrefixes[ModelFlags] = PLAIN,
+    network: tyro.conf.OmitArgPrefixes[Runtime] = FOUND,
 ) -> None:
     """Tell whether two photos show one person.
 
@@ -46,23 +75,15 @@ def same(
         fpr: in place of --threshold: share of pairs of different people that may be taken for one
             person; by default 1e-3, or the lowest that the model knows.
         bench: verification set that the threshold comes from, where the model knows several.
-        detector: what finds faces: a YuNet .onnx file, or insightface; by default the one that
-            FACEREC_DETECTOR names, a YuNet file beside the model, or insightface where it is
-            installed.
         face: which face of each photo is meant, counted from the largest on.
-        unchecked: decide on any picture.
         json: print the answer as JSON.
-        network: how the model is loaded.
+        network: how the model is loaded, and what finds faces.
     """
     from facerec.embedding.model import newest_run
-    from facerec.embedding.recognizer import FaceRecognizer
 
     if threshold is not None and (fpr, bench) != (None, None):
         raise FacerecError("--fpr and --bench choose a threshold, and one is given; leave them out")
-    path = model or newest_run()
-    recognizer = FaceRecognizer(
-        network.load_model(path), flip=network.flip, detector=detector, unchecked=unchecked
-    )
+    recognizer = network.recognizer(model or newest_run())
     answer = recognizer.verify(str(photo), str(other), threshold, fpr=fpr, bench=bench, faces=face)
     notes = [*answer.notes]
     if recognizer.face_limits is None:

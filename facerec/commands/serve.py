@@ -7,7 +7,7 @@ import faulthandler
 import logging
 import os
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,20 +17,8 @@ from facerec.base.errors import FacerecError
 from facerec.base.libraries import needed
 from facerec.base.limits import Cosine
 from facerec.commands.cli import run_command
-from facerec.commands.embedder import ModelFlags
+from facerec.commands.same import FOUND, Runtime
 from facerec.service.limits import ANYBODY, BOUNDS, LOOPBACK, Access, Bounds
-
-
-@dataclass(frozen=True)
-class Runtime(ModelFlags):
-    """How the model is loaded, and what finds faces."""
-
-    detector: str | None = None
-    """What finds faces in photos that are no aligned crops: a YuNet .onnx file, or insightface; by
-    default what is at hand, as in facerec same."""
-    unchecked: bool = False
-    """Decide on any picture, also on those that do not look like the faces that the model was
-    calibrated on."""
 
 
 def serve(
@@ -43,7 +31,7 @@ def serve(
     gallery: Path | None = None,
     fpir: str = "1e-2",
     identify_threshold: Cosine | None = None,
-    network: tyro.conf.OmitArgPrefixes[Runtime] = Runtime(),
+    network: tyro.conf.OmitArgPrefixes[Runtime] = FOUND,
     access: tyro.conf.OmitArgPrefixes[Access] = ANYBODY,
     bounds: tyro.conf.OmitArgPrefixes[Bounds] = BOUNDS,
 ) -> None:
@@ -68,13 +56,12 @@ def serve(
             size.
         identify_threshold: cosine (−1 to 1) from which on somebody is identified, in place of
             --fpir.
-        network: how the model is loaded.
+        network: how the model is loaded, and what finds faces.
         access: whose requests are answered.
         bounds: what the service takes.
     """
     with needed("'facerec[serve]'", "facerec serve"):
         from facerec.service.app import Server, Service, listen
-    from facerec.embedding.recognizer import FaceRecognizer
     from facerec.galleries.gallery import Gallery
     from facerec.service.gallery import GalleryFile
 
@@ -83,13 +70,10 @@ def serve(
             f"--host {host}: whoever reaches it could change {gallery}; give a --token-file, or "
             "listen on 127.0.0.1"
         )
-    flip = network.flip
-    if flip is None and gallery is not None and gallery.exists():
+    flip = None
+    if gallery is not None and gallery.exists():
         flip = Gallery.read(gallery).space.flip
-    loaded = network.load_model(model, batch_size=bounds.max_batch)
-    recognizer = FaceRecognizer(
-        loaded, flip=flip, detector=network.detector, unchecked=network.unchecked
-    )
+    recognizer = network.recognizer(model, flip, batch_size=bounds.max_batch)
     with contextlib.ExitStack() as claims:
         opened = None
         if gallery is not None:

@@ -1,4 +1,4 @@
-"""Which images the flags mean, which pairs of them, and who is on them."""
+"""Which images the flags mean, and which pairs of them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.base.errors import DatasetError
-from facerec.base.names import is_missing
-from facerec.records.images import FolderImages, ImageSource, PackImages, text_array
+from facerec.records.images import FolderImages, ImageSource, PackImages
 from facerec.records.other_kinds import other_kind
-from facerec.records.tables import TextTable
 
 if TYPE_CHECKING:
     from facerec.embedding.align import Aligner
@@ -61,6 +59,24 @@ def open_benches(
             else f"{pairs}: there is no such list of pairs; check the path"
         )
     return [read_pairs(pairs, format, images)]
+
+
+def open_image_benches(*given: Any, **how: Any) -> list[Bench]:
+    """Open benches as `open_benches` does, but none of templates.
+
+    Raises:
+        FacerecError: as there, or one compares templates of several images.
+    """
+    from facerec.verification.bench import Bench
+
+    benches = []
+    for one in open_benches(*given, **how):
+        if not isinstance(one, Bench):
+            raise DatasetError(
+                f"{one.name}: it compares templates of several images; name pairs of images, as lfw"
+            )
+        benches.append(one)
+    return benches
 
 
 def _named(name: str, data: Path | None) -> Bench | TemplateBench:
@@ -148,43 +164,3 @@ def kind_of(path: Path) -> Kind:
         or f"{path}: neither embeddings (.npz, .parquet) nor records (.rec), a pack (.bin) or a "
         "folder, nor WebDataset shards (.tar); check the path"
     )
-
-
-def read_members(
-    path: Path, ids: NDArray[np.str_], group: str | None = None
-) -> tuple[NDArray[np.str_], NDArray[np.str_] | None, int]:
-    """Look up subjects and groups of images in a table with the columns image_id and subject_id.
-
-    Returns:
-        Who is on the images ``(N,)``, in which group ``(N,)`` (empty where none is recorded), if
-        groups are asked for, and how many rows of the table are of other images.
-
-    Raises:
-        DatasetError: no such table or column, an image twice or without a row, a row without a
-            subject, or no image with a group.
-    """
-    recorded: dict[str, tuple[str, str]] = {}
-    table = TextTable(path)
-    wanted = ["image_id", "subject_id", *([] if group is None else [group])]
-    for line, (image, subject, *groups) in table.rows(wanted):
-        if not image or not subject or image in recorded:
-            what = "is on an earlier line too" if image and subject else "or its subject is empty"
-            raise DatasetError(f"{table.where(line)}: image {image!r} {what}; mend the line")
-        recorded[image] = subject, "".join(value for value in groups if not is_missing(value))
-    absent = [name for name in ids.tolist() if name not in recorded]
-    if absent:
-        raise DatasetError(
-            f"{path}: {len(absent):,} of {len(ids):,} images with an embedding have no row, the "
-            f"first is {absent[0]!r}; image_id must be the id in the embeddings file"
-        )
-    people, values = zip(*(recorded[name] for name in ids.tolist()), strict=True)
-    if group is not None and not any(values):
-        raise DatasetError(f"{path}: the column {group} has no value of these images; name another")
-    given = {both for both in zip(people, values, strict=True) if both[1]}
-    if len(given) > len({subject for subject, _ in given}):
-        raise DatasetError(
-            f"{path}: a subject has two values in the column {group}; groups are of people, so "
-            "write one of them"
-        )
-    groups_of = None if group is None else text_array(values, str(path))
-    return text_array(people, str(path)), groups_of, len(recorded) - len(ids)

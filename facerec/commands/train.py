@@ -24,7 +24,6 @@ from facerec.report.table import print_facts
 from facerec.training.recipe import Recipe
 
 if TYPE_CHECKING:
-    from facerec.records.dataset import Skipped
     from facerec.training.distributed import Processes
     from facerec.training.loggers import Logger
     from facerec.training.trainer import Trainer
@@ -55,15 +54,10 @@ class Options(Flags):
     """Where to compute; auto takes CUDA, then MPS, then the CPU."""
 
 
-def train_recipe(
-    recipe: Recipe,
-    name: str,
-    options: Options,
-    console: Console | None,
-) -> Path | None:
+def train_recipe(recipe: Recipe, name: str, options: Options, console: Console) -> Path | None:
     """Train ``recipe``, alone or as one of torchrun's processes.
 
-    The run has this name unless ``options`` has one; no console prints nothing.
+    The run has this name unless ``options`` has one. The main process prints.
 
     Returns:
         The run's folder; None if the run was interrupted by SIGTERM or has more steps to do.
@@ -76,7 +70,7 @@ def train_recipe(
     try:
         # What holds on to the process group is gone before the group is.
         with launched(options.device) as processes:
-            speaker = console if processes.is_main else None
+            speaker = console if processes.is_main else Console(quiet=True)
             folder, stopped = _train(recipe, name, options, speaker, processes)
     except SystemExit as stop:
         if stop.code:
@@ -88,11 +82,7 @@ def train_recipe(
 
 
 def _train(
-    recipe: Recipe,
-    name: str,
-    options: Options,
-    console: Console | None,
-    processes: Processes,
+    recipe: Recipe, name: str, options: Options, console: Console, processes: Processes
 ) -> tuple[Path | None, bool]:
     """Return the folder of a run that is done, and whether Ctrl-C has stopped it."""
     from facerec.training import checkpoint
@@ -153,20 +143,16 @@ def _train(
         # The learner before the run, so that what cannot be trained at all leaves none behind.
         learner = Learner(recipe, dataset, processes, targets)
         if run is None:
-            with progress_bar(console or Console(quiet=True), "images") as progress:
+            with progress_bar(console, "images") as progress:
                 learner.initialize(progress)
         with contextlib.ExitStack() as stack:
             folder, going_on = processes.on_main(prepare)
             trainer = Trainer(learner, folder, validator, console, logger)
             if going_on:
                 trainer.resume()
-            if console is not None:
-                print_facts(_summary(trainer, folder, processes), console)
-                anew = (
-                    "nothing to resume, so it starts" if options.resume and not going_on else None
-                )
-                notes = [*dataset.notes, *trainer.warnings, *filter(None, [missing, anew])]
-                print_notes(notes, console)
+            print_facts(_summary(trainer, folder, processes), console)
+            anew = "nothing to resume, so it starts" if options.resume and not going_on else ""
+            print_notes([*dataset.notes, *trainer.warnings, missing or "", anew], console)
             trainer.fit(options.max_steps)
     except (KeyboardInterrupt, SystemExit) as stop:
         why = "Ctrl-C" if isinstance(stop, KeyboardInterrupt) else "SIGTERM"
@@ -174,8 +160,11 @@ def _train(
         raise
     shares = processes.gather_objects(trainer.skipped)
     if not trainer.interrupted:
-        if console is not None:
-            _print_end(console, folder, [item for share in shares for item in share])
+        skipped = [item for share in shares for item in share]
+        if skipped:
+            images = words.counted(len({item.index for item in skipped}), "image")
+            console.print(f"{images} skipped; first: {skipped[0].cause}", style="yellow")
+        console.print(f"model: {folder / 'model.safetensors'}", soft_wrap=True, highlight=False)
         return folder, False
     asked = trainer.stop_signal  # None where another rank was asked
     why = "a signal" if asked is None else "Ctrl-C" if asked == SIGINT else "SIGTERM"
@@ -213,14 +202,10 @@ def _summary(trainer: Trainer, folder: Path, processes: Processes) -> Iterator[t
     yield "processes", f"{processes.world_size} on {processes.device}"
 
 
-def _tell_stop(
-    console: Console | None, why: str, folder: Path | None, trainer: Trainer | None
-) -> None:
+def _tell_stop(console: Console, why: str, folder: Path | None, trainer: Trainer | None) -> None:
     """Say what is saved of a run that was stopped, and how to go on with it."""
     from facerec.training import checkpoint
 
-    if console is None:
-        return
     last = None if folder is None else checkpoint.latest(folder / "checkpoints")
     at, saved, then = "before any step", "nothing is saved", "the same command starts again"
     if trainer is not None and trainer.learner.step:
@@ -231,14 +216,6 @@ def _tell_stop(
         less = " and without --max-steps" if why == "--max-steps" else ""
         then = f"go on with the same command with --name {folder.name} --resume{less}"
     console.print(f"stopped by {why} {at}; {saved}; {then}", soft_wrap=True, highlight=False)
-
-
-def _print_end(console: Console, folder: Path, skipped: Sequence[Skipped]) -> None:
-    """Print which images took no part, and where the model is."""
-    if skipped:
-        images = words.counted(len({item.index for item in skipped}), "image")
-        console.print(f"{images} skipped; first: {skipped[0].cause}", style="yellow")
-    console.print(f"model: {folder / 'model.safetensors'}", soft_wrap=True, highlight=False)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -258,7 +235,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         options, such as --data FOLDER (short for --data.path) or --optimizer.lr 0.05; here are
         those that most people change, with the values of this recipe, and --help-all shows all. The
         run is a folder under runs/ with its recipe, metrics, checkpoints and model.safetensors. On
-        several GPUs: torchrun --nproc-per-node 8 tools/train.py RECIPE
+        several GPUs: torchrun --nproc-per-node 8 -m facerec train RECIPE
         """
         train_recipe(recipe, name, options, Console())
 

@@ -12,7 +12,7 @@ from facerec.base.errors import MetricError, ModelError
 from facerec.base.files import write_json
 from facerec.base.limits import Flags
 from facerec.commands.cli import Console, command_line, exact_rates
-from facerec.commands.sources import read_members
+from facerec.records.people import read_members
 
 if TYPE_CHECKING:
     from facerec.embedding.score_calibration import ScoreCalibration

@@ -28,7 +28,6 @@ from facerec.commands.embedder import (
     print_several,
     print_unlike,
 )
-from facerec.commands.known_overlaps import given_overlap, training_overlaps, without_known
 from facerec.commands.sources import open_benches
 from facerec.commands.verified import FIGURES, Figures, Verified, tell
 from facerec.records.images import SUFFIXES
@@ -55,7 +54,7 @@ def verify(
     compat: Compat | None = None,
     embedder: tyro.conf.OmitArgPrefixes[Embedder] = DEFAULT,
     figures: tyro.conf.OmitArgPrefixes[Figures] = FIGURES,
-) -> None:
+) -> list[Verified]:
     """Verify a model on LFW, CFP, AgeDB, RFW, IJB and others, or on pair lists of your own.
 
     Prints accuracy over ten folds, true positive rates (TPR) at fixed false positive rates (FPR),
@@ -90,6 +89,7 @@ def verify(
     from facerec.embedding.file import is_embeddings, read_embeddings
     from facerec.embedding.model import newest_run
     from facerec.embedding.torch_model import TorchModel
+    from facerec.galleries.known_overlaps import given_overlap, training_overlaps, without_known
 
     # Whatever can be wrong is found before minutes of embedding.
     settings = {"fpr": figures.check()}
@@ -104,7 +104,7 @@ def verify(
     if try_preprocessing:
         model = embedder.load(paths[0], calibrated=False)
         _try_preprocessing(model, opened[0], embedder, figures.json, console)
-        return
+        return []
     sources: list[tuple[Embeddings | EmbeddingModel, Mapping[str, Any]]] = []
     known = []
     for path in paths:
@@ -121,7 +121,11 @@ def verify(
     if overlap is not None:
         known = [given_overlap(overlap, opened)]
     # Both sides of a comparison are scored on the same pairs, whoever was trained on what.
-    variants = [(each, without_known(each, known, console)) for each in opened]
+    variants = []
+    for each in opened:
+        others, said = without_known(each, known)
+        print_notes(said, console)
+        variants.append((each, others))
     sides = []
     for source, about in sources:
         side = Verified()
@@ -139,6 +143,7 @@ def verify(
         side.searches = [replace(search, model=about) for search in side.searches]
         sides.append(side)
     tell(sides[0], sides[1] if sides[1:] else None, figures, console)
+    return sides
 
 
 def _embed(
@@ -262,11 +267,7 @@ def _try_preprocessing(
     print_model(model, False, embedder.aligner, console)
     with progress_bar(console, "images") as progress:
         trials = try_preprocessing(
-            model,
-            bench,
-            align=embedder.aligner,
-            batch_size=model.batch_size,
-            progress=progress,
+            model, bench, align=embedder.aligner, batch_size=model.batch_size, progress=progress
         )
     placed = [(*map(str, each.shift), f"{each.norm:.2f}") for each in trials.placements]
     caption = "where faces lie: mean raw norm of the images, moved right and down by pixels"

@@ -23,6 +23,7 @@ from facerec.embedding.bundle import (
     CARD_FILE,
     EVALUATIONS_FILE,
     MAX_TEXT,
+    MODEL_FILE,
     NOTE_FILE,
     ONNX_FILE,
     SUMS_FILE,
@@ -30,6 +31,7 @@ from facerec.embedding.bundle import (
     check_sums,
     write_sums,
 )
+from facerec.embedding.hub import is_hub_name, parse_hub_name
 from facerec.embedding.model import OnnxModel
 from facerec.embedding.onnx_file import METADATA_FORMAT, METADATA_KEY, OnnxFile, parse_onnx
 from facerec.embedding.torch_model import TorchModel
@@ -63,6 +65,17 @@ class BundleReport:
     """File → its comparisons with torch."""
     comparisons: Sequence[PairedComparison]
     """Of int8 with float32, on each bench."""
+
+
+def default_folder(model: Path) -> Path:
+    """Return where the bundle of a model goes: ``RUN/export``, or ``NAME_onnx`` beside a file."""
+    if is_hub_name(model):
+        return Path(f"{Path(parse_hub_name(model)[0]).name}_onnx")
+    if model.is_dir():
+        return model / "export"
+    if model.name == MODEL_FILE:
+        return model.parent / "export"
+    return model.with_name(f"{model.stem}_onnx")
 
 
 def export_bundle(

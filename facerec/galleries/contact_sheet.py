@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from facerec.base.files import atomic_path
 from facerec.records.decode import decode_image
 from facerec.report.page import Page, Section
 from facerec.report.plotting import data_uri
-from facerec.report.table import Cell, Table
+from facerec.report.table import Table
 
 SHOWN = 60
 """Proposals of a kind on a page."""
@@ -50,10 +51,7 @@ def faces_of(images: Any) -> Face:
 
 
 def write_contact_sheet(
-    path: Path,
-    title: str,
-    verdict: str,
-    proposals: Mapping[str, tuple[Sequence[str], Iterable[Sequence[Cell | str]]]],
+    path: Path, title: str, verdict: str, proposals: Mapping[str, Table]
 ) -> None:
     """Write a page that its owner alone may read, since it shows people.
 
@@ -61,15 +59,12 @@ def write_contact_sheet(
         path: the file.
         title: of the page.
         verdict: what was found, in a sentence.
-        proposals: kind → headings and rows, the surest first.
+        proposals: kind → table, the surest first.
 
     Raises:
         DatasetError: the file cannot be written.
     """
-    sections = [
-        Section(kind, [Table(kind, headings, rows, words=headings[:-1])])
-        for kind, (headings, rows) in proposals.items()
-    ]
+    sections = [Section(kind, [replace(table, caption=kind)]) for kind, table in proposals.items()]
     banner = "Proposals, not findings: look before you change anything. This page shows people."
     lead = f"At most {SHOWN} of a kind; the list has all. Nothing was changed."
     page = Page(title, verdict, lead, [], [], sections, banner=banner)

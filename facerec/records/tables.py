@@ -111,8 +111,8 @@ class TextTable:
         except (UnicodeDecodeError, csv.Error) as problem:
             kind = "CSV" if isinstance(problem, csv.Error) else "UTF-8 text"
             raise self._error(
-                f"{self.where(self._line)}: this is no {kind} ({problem}); mend the line (often a "
-                "quotation mark without its other half), or save the file as UTF-8"
+                f"{self.where(self._line)}: this is no {kind} ({problem}); name a text table, as "
+                ".csv, save it as UTF-8, or mend the line (often half a pair of quotation marks)"
             ) from problem
 
     def _lines(self) -> Iterator[str]:

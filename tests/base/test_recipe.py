@@ -34,13 +34,6 @@ class Tree:
     flag: bool = False
 
 
-def test_every_recipe_of_the_package_has_a_door() -> None:
-    inside, outside = (
-        {path.relative_to(folder) for path in folder.rglob("[!_]*.py")} for folder in (OWN, DOORS)
-    )
-    assert inside == outside
-
-
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
 def test_a_recipe_is_the_same_by_name_by_door_by_file_and_from_a_run(
     path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

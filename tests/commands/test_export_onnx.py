@@ -16,12 +16,13 @@ from torch import nn
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.base.files import sha256, write_json
-from facerec.commands.export_onnx import default_folder, main
+from facerec.commands.export_onnx import main
 from facerec.commands.import_weights import main as import_weights
 from facerec.embedding import TorchModel, load_model, save_model
 from facerec.embedding.bundle import NOTE_FILE, check_sums
 from facerec.embedding.calibration import calibration_file
 from facerec.export import parity
+from facerec.export.bundle import default_folder
 
 pytest.importorskip("onnx", reason="needs the extra onnx")
 pytest.importorskip("onnxscript", reason="needs the extra onnx")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import subprocess
@@ -55,14 +54,6 @@ def test_unknown_commands_get_the_list(
     assert near in said
     assert all(f"  {known} " in captured.err for known in COMMANDS)
     assert captured.out == ""
-
-
-def test_every_command_but_the_demo_has_a_door() -> None:
-    names = {path: path.stem for path in TOOLS.glob("*.py")}
-    assert {name.replace("_", "-") for name in names.values()} == COMMANDS.keys() - {"demo"}
-    for door, name in names.items():
-        assert f'run("{name.replace("_", "-")}")' in door.read_text()
-        assert callable(importlib.import_module(f"facerec.commands.{name}").main)
 
 
 @pytest.mark.parametrize(

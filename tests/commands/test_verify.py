@@ -15,12 +15,12 @@ from helpers.toy_packs import jpeg, make_pack
 import facerec
 from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.base.files import sha256
-from facerec.commands import verify
 from facerec.commands.embed import main as embed
 from facerec.commands.verify import main
 from facerec.commands.verify_scores import main as verify_scores
 from facerec.embedding import read_embeddings, save_model
 from facerec.embedding.align import face_template
+from facerec.galleries import known_overlaps
 from facerec.galleries.overlap_report import KnownOverlap
 from facerec.verification import pack_bench, score_pairs
 
@@ -189,7 +189,7 @@ def test_both_sides_of_a_comparison_are_scored_on_the_same_pairs(
     bench = {"sha256": sha256("data/lfw/lfw.bin")}
     known = KnownOverlap(Path("list.csv"), {}, bench, frozenset(ids[:4]), 2)
     answers = iter([[], [known]])
-    monkeypatch.setattr(verify, "training_overlaps", lambda data: next(answers))
+    monkeypatch.setattr(known_overlaps, "training_overlaps", lambda data: next(answers))
     main(["--compare", "runs/older", "--json", "figures.json"])
     content = json.loads(Path("figures.json").read_text())
     assert [row["pairs"]["mated"] for row in content["results"]] == [10, 9]

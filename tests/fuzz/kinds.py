@@ -24,7 +24,6 @@ from facerec.base.files import parse_json, sha256, write_json
 from facerec.base.recipe import from_dict, to_dict
 from facerec.commands.arcface_torch import read_config
 from facerec.commands.cli import Console
-from facerec.commands.enroll import print_thresholds
 from facerec.embedding import (
     EmbeddingModel,
     Embeddings,
@@ -43,6 +42,7 @@ from facerec.embedding.recognizer import FaceRecognizer
 from facerec.export.tables import thresholds_table
 from facerec.fairness.attributes import read_attributes
 from facerec.galleries import Gallery, Space
+from facerec.galleries.report import print_thresholds
 from facerec.records import RecordImages, decode_image, read_pack, write_image_records, write_pack
 from facerec.records.layout import read_list
 from facerec.records.recordio import RecordFile

@@ -5,24 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from facerec.base.errors import MetricError
-from facerec.commands.cli import Console
-
-if TYPE_CHECKING:
-    from facerec.galleries.overlap_report import KnownOverlap
-    from facerec.verification import Bench
-    from facerec.verification.templates import TemplateBench
+from facerec.galleries.overlap_report import SUFFIX, KnownOverlap, facts_path, read_overlap
+from facerec.verification import Bench
+from facerec.verification.templates import TemplateBench
 
 
 def given_overlap(path: Path, benches: Sequence[Bench | TemplateBench]) -> KnownOverlap:
     """Read the overlap that the user has given, which must be of one of the benches."""
-    from facerec.galleries.overlap_report import read_overlap
-    from facerec.verification import Bench
-
     given = read_overlap(path)
     if not any(given.is_of(bench) for bench in benches if isinstance(bench, Bench)):
         raise MetricError(
@@ -38,8 +32,6 @@ def training_overlaps(data: Mapping[str, Any] | None) -> list[KnownOverlap]:
     A list that was left out in training is none: its people were not trained on. ``data`` is the
     recipe's section, None where it is not known.
     """
-    from facerec.galleries.overlap_report import SUFFIX, facts_path, read_overlap
-
     known = []
     for training_set in (data, *data.get("also", ())) if data else ():
         path = Path(str(training_set.get("path", "")))
@@ -53,24 +45,23 @@ def training_overlaps(data: Mapping[str, Any] | None) -> list[KnownOverlap]:
 
 
 def without_known(
-    bench: Bench | TemplateBench, known: Sequence[KnownOverlap], console: Console
-) -> list[Bench]:
-    """Return the bench without the pairs of people who were trained on, if it has such pairs."""
-    from facerec.verification import Bench
+    bench: Bench | TemplateBench, known: Sequence[KnownOverlap]
+) -> tuple[list[Bench], list[str]]:
+    """Return the bench without the pairs of people who were trained on, and a sentence an overlap.
 
+    There is no such bench where it has no such pairs, or no figures without them.
+    """
     if not isinstance(bench, Bench):
-        return []
-    pairs, notes = bench.pairs, []
+        return [], []
+    pairs, notes, said = bench.pairs, [], []
     rest = np.ones(len(pairs), dtype=bool)
     for overlap in {each.path.resolve(): each for each in known if each.is_of(bench)}.values():
         trained_on = np.isin(bench.images.ids, list(overlap.images))
         shown = trained_on[pairs.first] | trained_on[pairs.second]
         count = f"{np.count_nonzero(shown):,} of {len(pairs):,} pairs"
-        console.print(
-            f"warning: {overlap.subjects:,} subjects of the training set are probably in "
-            f"{bench.name}, in {count} ({overlap.path})",
-            style="yellow",
-            soft_wrap=True,
+        said.append(
+            f"{overlap.subjects:,} subjects of the training set are probably in {bench.name}, in "
+            f"{count} ({overlap.path})"
         )
         notes.append(
             f"{count} show a person who is probably in the training set ({overlap.path}) and are "
@@ -78,17 +69,12 @@ def without_known(
         )
         rest &= ~shown
     if rest.all() or len(set(pairs.issame[rest].tolist())) < 2:  # no figures without both kinds
-        return []
+        return [], said
     folds = None
     if pairs.folds is not None:  # those that have pairs left, numbered anew
         folds = np.unique(pairs.folds[rest], return_inverse=True)[1].astype(np.int64)
         folds = folds if folds.max() else None
     kept = {name: getattr(pairs, name)[rest] for name in ("first", "second", "issame")}
-    return [
-        replace(
-            bench,
-            name=f"{bench.name} without people of the training set",
-            pairs=replace(pairs, **kept, folds=folds),
-            notes=(*bench.notes, *notes),
-        )
-    ]
+    name = f"{bench.name} without people of the training set"
+    pairs = replace(pairs, **kept, folds=folds)
+    return [replace(bench, name=name, pairs=pairs, notes=(*bench.notes, *notes))], said

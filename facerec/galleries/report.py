@@ -1,0 +1,80 @@
+"""A gallery on the terminal: its thresholds, and for whom they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from rich.console import Console
+
+from facerec.base.errors import MetricError
+from facerec.galleries.gallery import OWN, Gallery
+from facerec.galleries.threshold import Calibration, Fpir
+from facerec.report import words
+from facerec.report.table import Table
+
+FPIRS = ("1e-1", "1e-2", "1e-3")
+
+FEW_STRANGERS = 200
+"""Strangers below whose number intervals of the FPIR are said to hold too seldom."""
+
+
+def print_groups(
+    gallery: Gallery, groups: Sequence[str], points: Sequence[Fpir], console: Console
+) -> None:
+    """Say which FPIR thresholds have for strangers of each group, the worst first."""
+    calibration = gallery.calibration
+    if calibration is None or calibration.note.get("probes") != OWN:
+        console.print("no FPIR by group: nobody knows the groups of the strangers", style="yellow")
+        return
+    for point in points:
+        found = calibration.by_group(point, np.array(groups, np.str_))
+        rows = []
+        for name, here, alone in found:
+            ends = [
+                f"{words.percent(each.value)} {words.percent_limits(each.interval)}"
+                for each in (here, alone)
+            ]
+            rows.append((name, *ends, f"{alone.size:,}"))
+        headings = "strangers", "FPIR before all", "before their group alone", "people of it"
+        title = f"threshold {words.threshold(point.threshold)}"
+        console.print(Table(title, headings, rows, words=("strangers",)).terminal())
+    told = {name for name, *_ in found} if points else set()
+    if few := sorted({*groups} - {"", *told}):
+        console.print(f"too few people to tell their FPIR: {', '.join(few)}")
+
+
+def print_thresholds(calibration: Calibration | None, size: int, console: Console) -> list[Fpir]:
+    """Say which thresholds have which FPIR in a gallery of a size, and return them."""
+    points: list[Fpir] = []
+    if calibration is None:
+        console.print("no calibration: a gallery of one person needs --impostors for an FPIR")
+        return points
+    probes = calibration.note.get("probes", "unknown")
+    console.print(
+        f"calibrated with {words.counted(len(calibration.scores), 'probe')} ({probes}) on "
+        f"{words.counted(calibration.entry_subjects.size, 'template')}"
+    )
+    for target in FPIRS:
+        try:
+            points.append(calibration.threshold(target, size))
+            console.print(f"  FPIR {target}: {fpir_words(points[-1])}")
+        except MetricError as problem:
+            console.print(f"  FPIR {target}: {words.UNRESOLVED} ({problem})")
+    if len(np.unique(calibration.probe_subjects)) < FEW_STRANGERS:
+        console.print(
+            f"strangers are fewer than {FEW_STRANGERS}: where they look alike, the FPIR may lie "
+            "beyond its interval, mostly below it; calibrate with more --impostors",
+            style="yellow",
+        )
+    return points
+
+
+def fpir_words(point: Fpir) -> str:
+    """Say threshold, FPIR, interval and method in one line."""
+    remark = f"; {point.remark}" if point.remark else ""
+    return (
+        f"threshold {words.threshold(point.threshold)} has FPIR {words.percent(point.value)} "
+        f"{words.percent_limits(point.interval)} among {point.size:,} people "
+        f"({point.method}{remark})"
+    )

@@ -2,8 +2,7 @@
 
 A wrong placement, channel order or scaling raises no error, it only costs accuracy, often so little
 that it is taken for the model's. Candidates are ranked by d′ of the scores, which tells them apart
-with fewer pairs than an accuracy near 100 % can; differences have intervals over the same
-resamples.
+with fewer pairs than an accuracy near 100 % can; differences have intervals over subjects.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from facerec.report.estimate import Estimate
 from facerec.report.table import Table
 from facerec.report.tidy import figure_row, records, tidy
 from facerec.statistics.clustered import JACKKNIFE, paired_difference
-from facerec.statistics.influences import Influence, ScoredComparisons
+from facerec.statistics.influences import ScoredComparisons
 from facerec.statistics.intervals import Interval
 from facerec.verification.bench import Bench
 from facerec.verification.evaluation import held_out, score_pairs
@@ -229,7 +228,8 @@ def _rank(
     if folds is not None:
         folds = np.unique(folds, return_inverse=True)[1].reshape(-1)
     same = sides[0].same
-    whole, added = zip(*(_separation(one.scores, same) for one in sides), strict=True)
+    separations, added = zip(*(scored.d_prime() for scored in sides), strict=True)
+    whole = np.nan_to_num(separations).tolist()  # of equal scores there is none
     order = sorted(range(len(candidates)), key=lambda index: -whole[index])
     best = order[0]
     confidence = 1 - 0.05 / max(1, len(candidates) - 1)
@@ -266,18 +266,3 @@ def _accuracy(scored: ScoredComparisons, folds: NDArray[np.int64] | None) -> Est
         return Estimate(None)
     accuracy, _ = held_out(scored, folds)
     return Estimate(accuracy.mean, events=accuracy.correct, total=accuracy.pairs)
-
-
-def _separation(scores: NDArray[np.floating], same: NDArray[np.bool_]) -> Influence:
-    """Return d′, and what each comparison adds to its error, ``(N,)``."""
-    mated, others = scores[same], scores[~same]
-    spread = math.sqrt((mated.var() + others.var()) / 2)
-    added = np.zeros(scores.size)
-    if not spread > 0:
-        return 0.0, added
-    value = float((mated.mean() - others.mean()) / spread)
-    for kind, sign in ((same, 1), (~same, -1)):
-        rest = scores[kind] - scores[kind].mean()
-        of_spread = value * (rest**2 - (rest**2).mean()) / (4 * spread**2)
-        added[kind] = (sign * rest / spread - of_spread) / rest.size
-    return value, added

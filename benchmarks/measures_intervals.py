@@ -224,7 +224,7 @@ class Population:
             first, second, same = first[kept], second[kept], same[kept]
         scores = np.einsum("nd,nd->n", vectors[first], vectors[second])
         pairs = Pairs(first, second, same, person)
-        scored, _ = pairs.comparisons(scores, np.ones(scores.size, bool))
+        scored, _ = pairs.comparisons(scores)
         points = {f"TPR@FPR={target}": scored.figures.roc.tpr_at_fpr(target) for target in TARGETS}
         found = {
             name: (scored.tpr_interval(point), truth[name])

@@ -151,7 +151,7 @@ class RocCurve:
         # Thresholds descend: the last one with FMR <= FNMR is FVC's t2, the next one is t1.
         second = bisect_right(range(self.thresholds.size), 0, key=self._fmr_minus_fnmr) - 1
         first = second if self._fmr_minus_fnmr(second) == 0 else second + 1
-        chosen = min((first, second), key=self._fmr_plus_fnmr)
+        chosen = min((first, second), key=lambda index: sum(self._rates(index)))
         low, high = sorted([float(self.fpr[chosen]), float(self.fnmr[chosen])])
         return low, high
 
@@ -164,13 +164,13 @@ class RocCurve:
 
     # Over the common denominator P·N, in Python's integers, comparisons of rates are exact.
 
-    def _fmr_minus_fnmr(self, index: int) -> int:
+    def _rates(self, index: int) -> tuple[int, int]:
         misses = self.mated - int(self.true_accepts[index])
-        return int(self.false_accepts[index]) * self.mated - misses * self.non_mated
+        return int(self.false_accepts[index]) * self.mated, misses * self.non_mated
 
-    def _fmr_plus_fnmr(self, index: int) -> int:
-        misses = self.mated - int(self.true_accepts[index])
-        return int(self.false_accepts[index]) * self.mated + misses * self.non_mated
+    def _fmr_minus_fnmr(self, index: int) -> int:
+        fmr, fnmr = self._rates(index)
+        return fmr - fnmr
 
 
 def roc_from_sorted(mated: NDArray[np.floating], non_mated: NDArray[np.floating]) -> RocCurve:

@@ -128,19 +128,20 @@ def evaluate(
             raise MetricError(
                 f"{name}: no {kind} pair has a score, so no error rate can be computed{why}"
             )
-    scored, subjects = pairs.comparisons(values, valid)
+    kept = pairs[valid]
+    scored, subjects = kept.comparisons(values[valid])
     basis = INDEPENDENT
     if subjects is not None:
         origin = "" if subjects_from is None else f" (known from {subjects_from})"
         basis = f"pairs that share one of {subjects:,} subjects{origin} are dependent"
     accuracy = None
-    if pairs.folds is not None:
-        emptied = np.setdiff1d(pairs.folds, pairs.folds[valid])
+    if pairs.folds is not None and kept.folds is not None:
+        emptied = np.setdiff1d(pairs.folds, kept.folds)
         if emptied.size:
             raise MetricError(
                 f"{name}: no pair of fold {emptied[0] + 1} has a score; leave the fold out"
             )
-        folds, right = held_out(scored, pairs.folds[valid])
+        folds, right = held_out(scored, kept.folds)
         around = (
             scored.interval(scored.mean(right))
             if scored.known
@@ -217,14 +218,10 @@ def evaluate_embeddings(
         items=bench.images.ids,
     )
     compatible = None
-    if compat is not None and pairs.folds is not None:
-        valid = ~np.isnan(result.scores)
-        accuracy = insightface_accuracy(
-            vectors[pairs.first[valid]],
-            vectors[pairs.second[valid]],
-            pairs.issame[valid],
-            pairs.folds[valid],
-        )
+    kept = pairs[~np.isnan(result.scores)]
+    if compat is not None and kept.folds is not None:
+        sides = vectors[kept.first], vectors[kept.second]
+        accuracy = insightface_accuracy(*sides, kept.issame, kept.folds)
         compatible = _over_folds(accuracy, wilson(accuracy.correct, accuracy.pairs))
     return replace(
         result,

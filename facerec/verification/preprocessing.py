@@ -171,7 +171,7 @@ def try_preprocessing(
     placements = try_placements(model, faces, progress=placing)
     placed = [Way(preprocessing, placements[0].shift) for preprocessing in likely(model)]
     candidates = [*dict.fromkeys([Way(model.preprocessing, model.shift), *placed])]
-    pairs, scores = bench.pairs, []
+    pairs, scores = bench.pairs[chosen], []
     total, doing = len(candidates) * len(used), "trying ways of preprocessing"
     for number, candidate in enumerate(candidates):
         embeddings = embed_images(
@@ -185,7 +185,7 @@ def try_preprocessing(
         )
         vectors = np.full((len(bench.images), model.embedding_size), np.nan, np.float32)
         vectors[used] = embeddings.vectors
-        scores.append(score_pairs(vectors, pairs.first[chosen], pairs.second[chosen]))
+        scores.append(score_pairs(vectors, pairs.first, pairs.second))
     return _rank(bench, chosen, candidates, np.array(scores), placements)
 
 
@@ -200,8 +200,8 @@ def sample(bench: Bench) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         numbers, counts = np.unique(folds, return_counts=True)
         enough = int(np.searchsorted(np.cumsum(counts), PAIRS)) + 1
         chosen = np.flatnonzero(np.isin(folds, numbers[:enough]))
-    sides = np.concatenate([bench.pairs.first[chosen], bench.pairs.second[chosen]])
-    return chosen, np.unique(sides)
+    pairs = bench.pairs[chosen]
+    return chosen, np.unique([pairs.first, pairs.second])
 
 
 def _rank(
@@ -212,22 +212,19 @@ def _rank(
     placements: Sequence[Placement],
 ) -> Trials:
     """Compare the scores ``(candidates, pairs)`` of the candidates, the assumed one first."""
-    there = np.zeros(len(bench.pairs), bool)
-    there[chosen] = ~np.isnan(scores).all(axis=0)
-    if min(np.bincount(bench.pairs.issame[there], minlength=2)) < 2:
+    there = ~np.isnan(scores).all(axis=0)
+    pairs = bench.pairs[chosen[there]]
+    if min(np.bincount(pairs.issame, minlength=2)) < 2:
         raise MetricError(f"{bench.name}: two same and two different pairs need a score at least")
     # What one candidate alone drives to infinity tells nothing of a pair.
-    every = np.zeros((len(scores), len(bench.pairs)))
-    every[:, chosen] = np.nan_to_num(scores.astype(np.float64))
-    found = [bench.pairs.comparisons(row, there) for row in every]
-    sides, subjects = [scored for scored, _ in found], found[0][1]
+    known = np.nan_to_num(scores[:, there].astype(np.float64))
+    sides, (subjects, *_) = zip(*map(pairs.comparisons, known), strict=True)
     basis = "pairs are taken as independent"
     if subjects is not None:
         basis = f"{JACKKNIFE}, {subjects:,} subjects"
-    folds = None if bench.pairs.folds is None else bench.pairs.folds[there]
+    folds = pairs.folds
     if folds is not None:
         folds = np.unique(folds, return_inverse=True)[1].reshape(-1)
-    same = sides[0].same
     separations, added = zip(*(scored.d_prime() for scored in sides), strict=True)
     whole = np.nan_to_num(separations).tolist()  # of equal scores there is none
     order = sorted(range(len(candidates)), key=lambda index: -whole[index])
@@ -258,7 +255,7 @@ def _rank(
     mine = "is best" if best == 0 else "is worse" if 0 in worse else "may be as good"
     verdict = f"{said}. What is assumed without flags ({candidates[0]}) {mine}."
     basis += f"; each at {100 * confidence:.2f} %, so that all hold together in 95 %"
-    return Trials(tidy(rows), verdict, tuple(placements), bench.name, int(same.size), basis)
+    return Trials(tidy(rows), verdict, tuple(placements), bench.name, len(pairs), basis)
 
 
 def _accuracy(scored: ScoredComparisons, folds: NDArray[np.int64] | None) -> Estimate:

@@ -196,7 +196,7 @@ class Population:
             same.append(np.einsum("nd,nd->n", one, other))
             different += [np.einsum("nd,nd->n", one, np.roll(other, k, 0)) for k in (1, 7, 100)]
         figures = sort_scores(np.concatenate(same), np.concatenate(different))
-        truth = {"AUC": figures.roc.auc(), "EER": figures.roc.eer_step().rate}
+        truth = {"AUC": figures.roc.auc(), "EER": float(np.mean(figures.roc.eer_step()))}
         for target in TARGETS:
             point = figures.roc.tpr_at_fpr(target)
             truth[f"TPR@FPR={target}"], truth[f"FMR {target}"] = point.tpr, point.threshold
@@ -224,7 +224,7 @@ class Population:
             first, second, same = first[kept], second[kept], same[kept]
         scores = np.einsum("nd,nd->n", vectors[first], vectors[second])
         pairs = Pairs(first, second, same, person)
-        scored, _ = pairs.comparisons(scores, np.ones(scores.size, bool))
+        scored, _ = pairs.comparisons(scores)
         points = {f"TPR@FPR={target}": scored.figures.roc.tpr_at_fpr(target) for target in TARGETS}
         found = {
             name: (scored.tpr_interval(point), truth[name])

@@ -307,7 +307,7 @@ def _norm_figures(shared: _Shared, norms: Array) -> _Figures:
 def _list_figures(shared: _Shared, pairs: Pairs, scores: NDArray[np.floating]) -> _Figures:
     """Return accuracy and TPR on the pairs of the list."""
     count, figures = shared.count, _Figures()
-    scored, _ = pairs.comparisons(scores, np.ones(len(pairs), bool))
+    scored, _ = pairs.comparisons(scores)
 
     def figure(influence: Influence) -> _Figure:
         found = scored.figure(influence).changes

@@ -23,7 +23,7 @@ from facerec.fairness import rows
 from facerec.fairness.groupings import UNKNOWN
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.operating_points import OperatingPoint, operating_point
-from facerec.statistics.rates import operating_points
+from facerec.statistics.rates import sort_scores
 from facerec.verification.scoring import AllPairs, score_all_pairs
 from facerec.verification.scoring.all_pairs import MOST_BY_PAIR
 
@@ -116,8 +116,8 @@ def fix_thresholds(
         MetricError: no mated or no impostor score, or an impossible target.
     """
     there = ~np.isnan(scores)
-    points = operating_points(scores[there & same], scores[there & ~same], targets)
-    return _fixed(source, points)
+    roc = sort_scores(scores[there & same], scores[there & ~same]).roc
+    return _fixed(source, tuple(map(roc.tpr_at_fpr, targets)))
 
 
 def fix_on_all_pairs(

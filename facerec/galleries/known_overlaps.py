@@ -74,7 +74,6 @@ def without_known(
     if pairs.folds is not None:  # those that have pairs left, numbered anew
         folds = np.unique(pairs.folds[rest], return_inverse=True)[1].astype(np.int64)
         folds = folds if folds.max() else None
-    kept = {name: getattr(pairs, name)[rest] for name in ("first", "second", "issame")}
     name = f"{bench.name} without people of the training set"
-    pairs = replace(pairs, **kept, folds=folds)
+    pairs = replace(pairs[rest], folds=folds)
     return [replace(bench, name=name, pairs=pairs, notes=(*bench.notes, *notes))], said

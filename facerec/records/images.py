@@ -225,6 +225,7 @@ class FolderImages(ImageSource):
             the folder (absolute, ``..``) is refused here, one that leaves it through a symbolic
             link when it is read, as is a file that is missing. None takes all images at any
             depth (`walk_images`), in the order of their paths; notes say what it passed over.
+        paths: where in the folder the images lie, ``(m,)``, if not where their ids say.
 
     Raises:
         DatasetError: the folder is not there, ids repeat, or one leaves the folder; or there is no
@@ -234,7 +235,10 @@ class FolderImages(ImageSource):
     upright = True
 
     def __init__(
-        self, root: str | Path, ids: Sequence[str] | NDArray[np.str_] | None = None
+        self,
+        root: str | Path,
+        ids: Sequence[str] | NDArray[np.str_] | None = None,
+        paths: Sequence[str] | None = None,
     ) -> None:
         self.root = Path(root)
         if not self.root.is_dir():
@@ -244,13 +248,14 @@ class FolderImages(ImageSource):
             walk, self.notes = walk_images(self.root, "check the path")
             ids = sorted(f"{inside}{name}" for inside, names in walk for name in names)
         self.ids = text_array(ids, str(self.root))
-        check_unique(self.ids, str(self.root))
-        for name in self.ids.tolist():
+        self._paths = self.ids if paths is None else text_array(paths, str(self.root))
+        check_unique(self._paths, str(self.root))
+        for name in self._paths.tolist():
             check_relative(name, str(self.root))
 
     def encoded(self, i: int) -> bytes:
         """Return the bytes of file ``i``."""
-        path = find_file(self.root, str(self.ids[i]))
+        path = find_file(self.root, str(self._paths[i]))
         try:
             if not path.resolve().is_relative_to(self.root.resolve()):
                 raise DatasetError(f"{path}: a symbolic link leads out of its folder")
@@ -264,7 +269,7 @@ class FolderImages(ImageSource):
 
     def where(self, i: int) -> str:
         """Name the path of image ``i``."""
-        return str(self.root / str(self.ids[i]))
+        return str(self.root / str(self._paths[i]))
 
     def first_folders(self) -> NDArray[np.str_] | None:
         """Return the first folder of each path, ``(m,)``, empty without; None if none has one."""

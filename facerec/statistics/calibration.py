@@ -137,11 +137,10 @@ def cllr(log_ratios: ArrayLike, mated: Array, non_mated: Array) -> float:
 
 def cost_of(log_ratios: Array, counts: ScoreCounts) -> tuple[float, Interval]:
     """Return `cllr` of the log-likelihood ratios of cells, and its 95 % interval over subjects."""
-    mated = np.logaddexp(0, -log_ratios) / math.log(4)
-    non_mated = np.logaddexp(0, log_ratios) / math.log(4)
-    kinds = [counts.sums("mated", mated), counts.sums("non_mated", non_mated)]
+    mated = counts.sums("mated", np.logaddexp(0, -log_ratios) / math.log(4))
+    non_mated = counts.sums("non_mated", np.logaddexp(0, log_ratios) / math.log(4))
     value = cllr(log_ratios, *counts.totals)
-    figure = ClusteredFigure.of_kinds(value, kinds)
+    figure = ClusteredFigure.of_kinds(value, [mated, non_mated])
     # It is positive and has no upper end, so the interval is symmetric in its logarithm.
     margin = float(stdtrit(figure.freedom, 0.975)) * math.sqrt(figure.variance) / value
     ends = value * math.exp(-margin), value * float(np.exp(min(margin, 700.0)))
@@ -300,7 +299,7 @@ class LikelihoodRatio:
         with np.errstate(divide="ignore"):
             logs = [np.log(np.maximum(column, 1e-300)) for column in columns]
         value, low, high = (float(np.exp(np.interp(score, at, column))) for column in logs)
-        return value, Interval(low, high, 0.95, "delete-one-subject jackknife")
+        return value, Interval(low, high, 0.95, JACKKNIFE)
 
     def log_ratio(self, scores: ArrayLike) -> Array:
         """Return natural log-likelihood ratios; beyond an end that of the end.
@@ -330,7 +329,7 @@ class LikelihoodRatio:
         """
         if not self.enough:
             return Interval(-math.inf, math.inf, 0.95, "none", "too few subjects")
-        method = "delete-one-subject jackknife of the regression"
+        method = f"{JACKKNIFE} of the regression"
         if score > self.high:
             return Interval(float(self._surest[0].max()), math.inf, 0.95, method)
         if score < self.low:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import brentq
 from scipy.special import digamma, expit, stdtr, stdtrit
 
 from facerec.statistics.calibration import LikelihoodRatio, ScoreCounts
@@ -126,14 +127,14 @@ def shift(log_ratios: Array, counts: ScoreCounts) -> ClusteredFigure | None:
     same, different = (told * total / total.sum() for total in counts.totals)
     if not (same.any() and different.any()):
         return None
-    value = 0.0
-    for _ in range(100):
+
+    def gradient(value: float) -> float:
         chance = expit(np.nan_to_num(log_ratios) + value)
-        information = float((same + different) @ (chance * (1 - chance)))
-        step = float(same @ (1 - chance) - different @ chance) / max(information, 1e-300)
-        value += min(max(step, -1.0), 1.0)
-        if abs(step) < 1e-10:
-            break
+        return float(same @ (1 - chance) - different @ chance)
+
+    value = float(brentq(gradient, -700, 700))
+    chance = expit(np.nan_to_num(log_ratios) + value)
+    information = float((same + different) @ (chance * (1 - chance)))
     return ClusteredFigure.of_kinds(
         value,
         [

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,28 +26,12 @@ from facerec.statistics.operating_points import (
 )
 
 
-@dataclass(frozen=True)
-class EqualErrorRate:
+class EqualErrorRate(NamedTuple):
     """The rate at which FPR and FNMR meet on the convex hull of the ROC."""
 
     rate: float
     slope: float
     """Slope dTPR/dFPR of the hull there: the likelihood ratio of the scores at that threshold."""
-    mated: int
-    non_mated: int
-
-
-@dataclass(frozen=True)
-class StepEqualErrorRate:
-    """The equal error rate of the step functions, as FVC2000 reports it: an interval."""
-
-    low: float
-    high: float
-
-    @property
-    def rate(self) -> float:
-        """Middle of the interval."""
-        return (self.low + self.high) / 2
 
 
 @dataclass(frozen=True)
@@ -107,12 +92,10 @@ class RocCurve:
 
     def auc(self) -> float:
         """Return the area under the ROC as the Mann–Whitney statistic; ties count one half."""
-        doubled = _dot(
-            np.diff(self.false_accepts),
-            self.true_accepts[1:] + self.true_accepts[:-1],
-            2 * self.mated * self.non_mated,
-        )
-        return doubled / (2 * self.mated * self.non_mated)
+        whole = 2 * self.mated * self.non_mated
+        exact: type = np.int64 if whole < 2**63 else object
+        steps, heights = np.diff(self.false_accepts), self.true_accepts[1:] + self.true_accepts[:-1]
+        return int(np.dot(steps.astype(exact), heights.astype(exact))) / whole
 
     def partial_auc(self, max_fpr: Rate) -> float:
         """Return the area under the ROC up to an FPR above 0, standardised: 1/2 is chance.
@@ -158,16 +141,19 @@ class RocCurve:
         rate = float(x[0] + share * (x[1] - x[0]))
         rise, run = float(y[0] - y[1]), float(x[1] - x[0])
         slope = rise / run if run > 0 else math.inf
-        return EqualErrorRate(rate, slope, self.mated, self.non_mated)
+        return EqualErrorRate(rate, slope)
 
-    def eer_step(self) -> StepEqualErrorRate:
-        """Return the equal error rate of the step functions (FVC2000, Maio et al. 2002)."""
+    def eer_step(self) -> tuple[float, float]:
+        """Return between which rates FPR and FNMR of the step functions meet (FVC2000, Maio 2002).
+
+        The middle is the equal error rate that FVC2000 reports.
+        """
         # Thresholds descend: the last one with FMR <= FNMR is FVC's t2, the next one is t1.
         second = bisect_right(range(self.thresholds.size), 0, key=self._fmr_minus_fnmr) - 1
         first = second if self._fmr_minus_fnmr(second) == 0 else second + 1
-        chosen = min((first, second), key=self._fmr_plus_fnmr)
+        chosen = min((first, second), key=lambda index: sum(self._rates(index)))
         low, high = sorted([float(self.fpr[chosen]), float(self.fnmr[chosen])])
-        return StepEqualErrorRate(low, high)
+        return low, high
 
     def eer_threshold(self) -> float:
         """Return the threshold at which FMR and FNMR are closest; of two the higher one."""
@@ -178,13 +164,13 @@ class RocCurve:
 
     # Over the common denominator P·N, in Python's integers, comparisons of rates are exact.
 
-    def _fmr_minus_fnmr(self, index: int) -> int:
+    def _rates(self, index: int) -> tuple[int, int]:
         misses = self.mated - int(self.true_accepts[index])
-        return int(self.false_accepts[index]) * self.mated - misses * self.non_mated
+        return int(self.false_accepts[index]) * self.mated, misses * self.non_mated
 
-    def _fmr_plus_fnmr(self, index: int) -> int:
-        misses = self.mated - int(self.true_accepts[index])
-        return int(self.false_accepts[index]) * self.mated + misses * self.non_mated
+    def _fmr_minus_fnmr(self, index: int) -> int:
+        fmr, fnmr = self._rates(index)
+        return fmr - fnmr
 
 
 def roc_from_sorted(mated: NDArray[np.floating], non_mated: NDArray[np.floating]) -> RocCurve:
@@ -223,10 +209,3 @@ def _convex(x: NDArray[np.int64], y: NDArray[np.int64]) -> list[int]:
             kept.pop()
         kept.append(index)
     return kept
-
-
-def _dot(first: NDArray[np.int64], second: NDArray[np.int64], bound: int) -> int:
-    """Return an exact scalar product that does not exceed ``bound``."""
-    if bound >= 2**63:
-        return int(np.dot(first.astype(object), second.astype(object)))
-    return int(np.dot(first, second))

@@ -43,11 +43,9 @@ class Searches:
 
 def count_equal(labels: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return for every label, ``(P,)``, how many of the others equal it, such as mates."""
-    distinct, counts = np.unique(others, return_counts=True)
-    if not distinct.size:
-        return np.zeros(len(labels), np.int64)
-    indices = np.minimum(np.searchsorted(distinct, labels), distinct.size - 1)
-    return np.where(distinct[indices] == labels, counts[indices], 0)
+    distinct, numbers = np.unique(np.concatenate([labels, others]), return_inverse=True)
+    mine, theirs = np.split(numbers, [len(labels)])
+    return np.bincount(theirs, minlength=distinct.size)[mine]
 
 
 def tpir_at_fpir(searches: Searches, fpir: Rate) -> OperatingPoint:

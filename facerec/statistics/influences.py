@@ -107,6 +107,26 @@ class ScoredComparisons:
         counts = self.figures.mated.size, self.figures.non_mated.size
         return area, np.where(self.same, beaten / counts[0], beaters / counts[1])
 
+    def d_prime(self) -> Influence:
+        """Return d′ = (μ₊ − μ₋) / √(½(σ₊² + σ₋²)), variances with ddof 0.
+
+        It is below 0 where non-mated scores are higher, and NaN if both variances are 0, or if a
+        score is infinite.
+        """
+        scores, added = self.scores.astype(np.float64), np.zeros(self.scores.size)
+        mated, others = scores[self.same], scores[~self.same]
+        with np.errstate(invalid="ignore", over="ignore"):  # scores may be infinite
+            spread = math.sqrt((mated.var() + others.var()) / 2)
+            gap = float(mated.mean() - others.mean())
+        if not spread > 0:
+            return math.nan, added
+        value = gap / spread
+        for kind, sign in ((self.same, 1), (~self.same, -1)):
+            rest = scores[kind] - scores[kind].mean()
+            of_spread = value * (rest**2 - (rest**2).mean()) / (4 * spread**2)
+            added[kind] = (sign * rest / spread - of_spread) / rest.size
+        return value, added
+
     def eer(self) -> Influence:
         """Return the equal error rate on the convex hull of the ROC.
 

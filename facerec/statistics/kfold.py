@@ -5,8 +5,9 @@ Folds are contiguous blocks in the order of the pairs, never shuffled.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -79,12 +80,9 @@ def kfold_accuracy(scores: ArrayLike, issame: ArrayLike, folds: Folds = 10) -> K
 
     # Column j is the cut that accepts distinct[j:]; passing a value gains its different pairs and
     # loses its same pairs.
-    cells = fold_of * distinct.size + index
-    shape = count, distinct.size
-    gains = np.bincount(cells, np.where(same, -1, 1), shape[0] * shape[1]).reshape(shape)
-    present = np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape)
-    correct = np.zeros((count, distinct.size + 1))
-    np.cumsum(gains, axis=1, out=correct[:, 1:])
+    gains = _sums((fold_of, index), (count, distinct.size), np.where(same, -1, 1))
+    present = _sums((fold_of, index), (count, distinct.size))
+    correct = np.pad(np.cumsum(gains, axis=1), ((0, 0), (1, 0)))
     # Constant offsets (each fold's same pairs) do not move the maximum.
     others = correct.sum(axis=0) - correct
     seen = present.sum(axis=0) - present > 0
@@ -135,9 +133,8 @@ def insightface_accuracy(
     grid = INSIGHTFACE_GRID
     # The first threshold that accepts the pair (strictly above its distance), if any.
     index = np.searchsorted(grid, distances, side="right")
-    cells = fold_of * (grid.size + 1) + index
-    gains = np.bincount(cells, np.where(same, 1, -1), count * (grid.size + 1))
-    correct = np.cumsum(gains.reshape(count, -1)[:, :-1], axis=1)
+    gains = _sums((fold_of, index), (count, grid.size + 1), np.where(same, 1, -1))
+    correct = np.cumsum(gains[:, :-1], axis=1)
     best = (correct.sum(axis=0) - correct).argmax(axis=1)
     right = (distances < grid[best][fold_of]) == same
     return _summary(right, fold_of, grid[best], "insightface: squared distance, grid of 0.01")
@@ -146,16 +143,15 @@ def insightface_accuracy(
 def check_folds(
     issame: ArrayLike,
     folds: Folds = 10,
-    subjects: ArrayLike | None = None,
-    images: ArrayLike | None = None,
+    things: Mapping[str, tuple[NDArray[np.integer], NDArray[Any]]] | None = None,
 ) -> list[str]:
     """Say what makes K-fold accuracy on these pairs doubtful; an empty list is good news.
 
     Args:
         issame: whether each pair shows one subject, ``(N,)``.
         folds: their number, or the fold of every pair.
-        subjects: subjects of each pair, ``(N, 2)``, if known.
-        images: images of each pair, ``(N, 2)``, if known.
+        things: what each pair is of, such as "subject" or "image": numbers from 0 on, ``(N, 2)``,
+            and a name for each of them.
 
     Returns:
         One sentence each for folds of a single class, folds whose share of same pairs differs by
@@ -184,9 +180,18 @@ def check_folds(
             f"fold {worst + 1} has {same_counts[worst]} of {sizes[worst]}, the whole set "
             f"{int(same.sum())} of {same.size}"
         )
-    for noun, things in (("subject", subjects), ("image", images)):
-        if things is not None:
-            sentences += _shared(np.asarray(things), fold_of, count, noun)
+    for noun, (numbers, names) in (things or {}).items():
+        where = np.zeros((names.size, count), dtype=bool)
+        where[numbers, fold_of[:, np.newaxis]] = True
+        shared = np.flatnonzero(where.sum(axis=1) > 1)
+        if shared.size:
+            in_folds = np.flatnonzero(where[shared[0]])[:2] + 1
+            example = f"{names[shared[0]]} in folds {' and '.join(map(str, in_folds))}"
+            found = f"{noun} occurs" if shared.size == 1 else f"{noun}s occur"
+            sentences.append(
+                f"{shared.size} {found} in more than one fold ({example}); this biases accuracy "
+                "upwards"
+            )
     return sentences
 
 
@@ -202,23 +207,14 @@ def _fold_of(folds: Folds, pairs: int) -> tuple[NDArray[np.int64], int]:
     return fold_of, sizes.size
 
 
-def _shared(
-    things: NDArray[np.generic], fold_of: NDArray[np.int64], count: int, noun: str
-) -> list[str]:
-    """Report subjects or images, ``(N, 2)``, that occur in more than one fold."""
-    names, index = np.unique(things, return_inverse=True)
-    where = np.zeros((names.size, count), dtype=bool)
-    where[index.reshape(-1), np.repeat(fold_of, 2)] = True
-    shared = np.flatnonzero(where.sum(axis=1) > 1)
-    if not shared.size:
-        return []
-    first = shared[0]
-    fold_numbers = " and ".join(str(fold + 1) for fold in np.flatnonzero(where[first])[:2])
-    subject = f"{noun} occurs" if shared.size == 1 else f"{noun}s occur"
-    return [
-        f"{shared.size} {subject} in more than one fold ({names[first]} in folds {fold_numbers}); "
-        "this biases accuracy upwards"
-    ]
+def _sums(
+    cells: tuple[NDArray[np.int64], NDArray[np.int64]],
+    shape: tuple[int, int],
+    values: NDArray[np.int64] | None = None,
+) -> NDArray[np.int64]:
+    """Return the sum of values, or the count of pairs, in each cell of fold and cut."""
+    flat = np.ravel_multi_index(cells, shape)
+    return np.bincount(flat, values, shape[0] * shape[1]).astype(np.int64).reshape(shape)
 
 
 def _summary(

@@ -8,6 +8,7 @@ searches away, and the events that its entry causes alone in the searches of oth
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -51,10 +52,11 @@ def search_share(
         members = placed == number
         caused[members] -= caused[members].mean()
     both = int(alone.sum()) / happened.size**2
-    return ClusteredShare(
-        **vars(share)
-        | {"changes": share.changes - caused / happened.size, "noise": both}
-        | {"subjects": int(np.count_nonzero((made > 0) | (caused != 0)))}
+    return replace(
+        share,
+        changes=share.changes - caused / happened.size,
+        noise=both,
+        subjects=int(np.count_nonzero((made > 0) | (caused != 0))),
     )
 
 

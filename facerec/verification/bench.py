@@ -46,24 +46,27 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.issame)
 
-    def comparisons(
-        self, scores: NDArray[np.floating], chosen: NDArray[np.bool_]
-    ) -> tuple[ScoredComparisons, int | None]:
-        """Return some pairs with their scores, all ``(n,)``, and how many subjects are in them.
+    def __getitem__(self, chosen: NDArray[np.bool_ | np.int64]) -> Pairs:
+        """Return some of the pairs, by places or by a mask, of the same items."""
+        folds = None if self.folds is None else self.folds[chosen]
+        sides = self.first[chosen], self.second[chosen]
+        return Pairs(*sides, self.issame[chosen], self.subjects, folds)
+
+    def comparisons(self, scores: NDArray[np.floating]) -> tuple[ScoredComparisons, int | None]:
+        """Return all pairs with their scores, ``(n,)``, and how many subjects are in them.
 
         Where a label contradicts the subjects, the label stands: both sides of a same pair are one,
         the second side of a different pair is a subject of its own. Without subjects, None, every
         pair stands for itself.
         """
-        same, sides = self.issame[chosen], self.subject_pairs()
+        same, sides = self.issame, self.subject_pairs()
         if sides is None:
-            return ScoredComparisons.of(scores[chosen], same), None
-        first, second = (side[chosen] for side in sides)
-        numbers = np.unique(np.concatenate([first, second]))
+            return ScoredComparisons.of(scores, same), None
+        first, second = sides
+        numbers = np.unique(np.concatenate(sides))
         strange = ~same & (first == second)
         second[strange] = numbers.max(initial=0) + 1 + np.arange(int(strange.sum()))
-        units = first, np.where(same, first, second)
-        return ScoredComparisons.of(scores[chosen], same, units), numbers.size
+        return ScoredComparisons.of(scores, same, (first, np.where(same, *sides))), numbers.size
 
     @property
     def itself(self) -> NDArray[np.bool_]:

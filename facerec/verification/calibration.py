@@ -389,7 +389,8 @@ def counts_of(result: VerificationResult, chosen: NDArray[np.bool_] | bool = Tru
     Raises:
         MetricError: nobody knows who is on the images.
     """
-    scored, subjects = result.pairs.comparisons(result.scores, chosen & ~np.isnan(result.scores))
+    there = chosen & ~np.isnan(result.scores)
+    scored, subjects = result.pairs[there].comparisons(result.scores[there])
     if subjects is None:
         raise MetricError(f"{result.name}: nobody says who is on the images; name the subjects")
     numbers = np.unique([scored.first, scored.second], return_inverse=True)[1]

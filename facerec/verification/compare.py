@@ -35,19 +35,17 @@ def compare(first: VerificationResult, second: VerificationResult) -> PairedComp
     _check_pairs(first, second)
     notes: list[str] = []
     valid = ~(np.isnan(first.scores) | np.isnan(second.scores))
-    same = first.pairs.issame[valid]
+    kept = first.pairs[valid]
+    same, folds = kept.issame, None if second.pairs.folds is None else kept.folds
     left_out = int((~valid & ~first.pairs.itself).sum())
     if left_out:
         notes.append(
             f"{left_out} of {valid.size} pairs have no score in one result or in both and are "
             "left out of both, so figures may differ from those of the single results"
         )
-    folds = None
-    if first.pairs.folds is not None and second.pairs.folds is not None:
-        folds = first.pairs.folds[valid]
     targets = [estimate.point.target for estimate in first.points]
     (scored, number), (changed, _) = (
-        first.pairs.comparisons(result.scores, valid) for result in (first, second)
+        kept.comparisons(result.scores[valid]) for result in (first, second)
     )
     basis = f"{INDEPENDENT}; subjects are unknown"
     if number is not None:

@@ -30,7 +30,8 @@ from facerec.statistics.kfold import (
     insightface_accuracy,
     kfold_accuracy,
 )
-from facerec.statistics.rates import Rate, SortedScores, parse_rate, turned
+from facerec.statistics.operating_points import Rate, parse_rate
+from facerec.statistics.rates import turned
 from facerec.verification.bench import INFERRED, Bench, Pairs, find_subjects
 from facerec.verification.result import (
     AccuracyEstimate,
@@ -38,7 +39,7 @@ from facerec.verification.result import (
     TprEstimate,
     VerificationResult,
 )
-from facerec.verification.unit_rows import real_matrix
+from facerec.verification.unit_rows import real_matrix, row_norms
 
 PRIORS = ("0.01", "0.001")
 """Prior probabilities of a mated pair for the detection cost, as NIST's evaluations use."""
@@ -66,16 +67,13 @@ def score_pairs(
         MetricError: not a matrix of real numbers.
     """
     matrix = real_matrix(vectors, "embeddings")
-    scores = np.empty(len(first), np.float32)
+    norms, scores = row_norms(matrix), np.empty(len(first), np.float32)
     for start in range(0, len(scores), _CHUNK):
-        chunk = slice(start, start + _CHUNK)
-        a, b = (matrix[side[chunk]].astype(np.float64) for side in (first, second))
-        with np.errstate(all="ignore"):  # zero and non-finite rows become NaN, which is meant
-            lengths = [np.sqrt(np.einsum("nd,nd->n", side, side)) for side in (a, b)]
-            for length in lengths:
-                length[length == 0] = np.nan
-            cosines = np.einsum("nd,nd->n", a, b) / (lengths[0] * lengths[1])
-        scores[chunk] = np.clip(cosines, -1, 1)
+        rows = [side[start : start + _CHUNK] for side in (first, second)]
+        with np.errstate(invalid="ignore", over="ignore"):  # of rows without a norm, which is NaN
+            products = np.einsum("nd,nd->n", *(matrix[row].astype(np.float64) for row in rows))
+            cosines = products / (norms[rows[0]] * norms[rows[1]])
+        scores[start : start + _CHUNK] = np.clip(cosines, -1, 1)
     return scores
 
 
@@ -129,19 +127,20 @@ def evaluate(
             raise MetricError(
                 f"{name}: no {kind} pair has a score, so no error rate can be computed{why}"
             )
-    scored, subjects = pairs.comparisons(values, valid)
+    kept = pairs[valid]
+    scored, subjects = kept.comparisons(values[valid])
     basis = INDEPENDENT
     if subjects is not None:
         origin = "" if subjects_from is None else f" (known from {subjects_from})"
         basis = f"pairs that share one of {subjects:,} subjects{origin} are dependent"
     accuracy = None
-    if pairs.folds is not None:
-        emptied = np.setdiff1d(pairs.folds, pairs.folds[valid])
+    if pairs.folds is not None and kept.folds is not None:
+        emptied = np.setdiff1d(pairs.folds, kept.folds)
         if emptied.size:
             raise MetricError(
                 f"{name}: no pair of fold {emptied[0] + 1} has a score; leave the fold out"
             )
-        folds, right = held_out(scored, pairs.folds[valid])
+        folds, right = held_out(scored, kept.folds)
         around = (
             scored.interval(scored.mean(right))
             if scored.known
@@ -166,7 +165,7 @@ def evaluate(
         basis=basis,
         subjects=subjects,
         items=items,
-        metrics=_further(figures),
+        metrics=_further(scored),
     )
 
 
@@ -218,14 +217,10 @@ def evaluate_embeddings(
         items=bench.images.ids,
     )
     compatible = None
-    if compat is not None and pairs.folds is not None:
-        valid = ~np.isnan(result.scores)
-        accuracy = insightface_accuracy(
-            vectors[pairs.first[valid]],
-            vectors[pairs.second[valid]],
-            pairs.issame[valid],
-            pairs.folds[valid],
-        )
+    kept = pairs[~np.isnan(result.scores)]
+    if compat is not None and kept.folds is not None:
+        sides = vectors[kept.first], vectors[kept.second]
+        accuracy = insightface_accuracy(*sides, kept.issame, kept.folds)
         compatible = _over_folds(accuracy, wilson(accuracy.correct, accuracy.pairs))
     return replace(
         result,
@@ -365,13 +360,14 @@ def _norms(norms: NDArray[np.floating], pairs: Pairs) -> dict[str, Estimate]:
     }
 
 
-def _further(scores: SortedScores) -> dict[str, Estimate]:
+def _further(scored: ScoredComparisons) -> dict[str, Estimate]:
     """Return the figures that have no interval."""
-    roc, step = scores.roc, scores.roc.eer_step()
-    ends = f"{words.percent(step.low)} to {words.percent(step.high)}"
+    roc = scored.figures.roc
+    low, high = roc.eer_step()
+    ends = f"{words.percent(low)} to {words.percent(high)}" if low < high else ""
     figures = {
-        "EER by the step rule": Estimate(step.rate, remark=ends if step.low < step.high else ""),
-        "d′": Estimate(scores.d_prime(), unit="deviations"),
+        "EER by the step rule": Estimate((low + high) / 2, remark=ends),
+        "d′": Estimate(scored.d_prime()[0], unit="deviations"),
     }
     for prior in PRIORS:
         cost, misses, matches = min_dcf(roc, float(prior))
@@ -408,14 +404,16 @@ def _notes(
     if pairs.folds is None:
         return notes
     sides = np.stack([pairs.first, pairs.second], axis=1)
-    known = 0 if pairs.subjects is None else pairs.subjects.size
-    names = np.arange(max(sides.max() + 1, known)).astype(np.str_) if items is None else items
-    subjects = None
+    images = np.arange(sides.max() + 1).astype(np.str_) if items is None else items
+    things = {"image": (sides, images)}
     if pairs.subjects is not None:
         # A subject goes by one of its images.
-        _, one, inverse = np.unique(pairs.subjects, return_index=True, return_inverse=True)
-        subjects = np.char.add("that of ", names[one[inverse]])[sides]
-    return notes + check_folds(pairs.issame, pairs.folds, subjects=subjects, images=names[sides])
+        numbers, one = np.unique(pairs.subjects[sides], return_index=True)
+        images_of = np.zeros(numbers[-1] + 1, np.int64)
+        images_of[numbers] = sides.reshape(-1)[one]
+        people = np.char.add("that of ", images[images_of])
+        things = {"subject": (pairs.subjects[sides], people), **things}
+    return notes + check_folds(pairs.issame, pairs.folds, things)
 
 
 def _over_folds(folds: KFoldAccuracy, interval: Interval) -> AccuracyEstimate:

@@ -21,7 +21,7 @@ from facerec.report.page import Block, FindingLine, Listed, Page, Section
 from facerec.report.plotting import Drawing, Drawings, slug
 from facerec.report.table import Table, facts_table
 from facerec.report.tidy import estimate_of, records, rows_table, said, shown_name
-from facerec.statistics.rates import RULE_OF_30
+from facerec.statistics.operating_points import RULE_OF_30
 from facerec.verification.compare import describe_result
 from facerec.verification.identification import IdentificationResult
 from facerec.verification.plots import reliability_figure, roc_figure, score_figure

@@ -20,7 +20,8 @@ from facerec.report.plotting import (
     verbatim,
 )
 from facerec.statistics.calibration_checks import observed_ratios
-from facerec.statistics.rates import parse_rate, sort_scores
+from facerec.statistics.operating_points import parse_rate
+from facerec.statistics.rates import sort_scores
 from facerec.verification.calibration import counts_of
 from facerec.verification.result import VerificationResult
 

@@ -2,8 +2,7 @@
 
 A wrong placement, channel order or scaling raises no error, it only costs accuracy, often so little
 that it is taken for the model's. Candidates are ranked by d′ of the scores, which tells them apart
-with fewer pairs than an accuracy near 100 % can; differences have intervals over the same
-resamples.
+with fewer pairs than an accuracy near 100 % can; differences have intervals over subjects.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from facerec.report.estimate import Estimate
 from facerec.report.table import Table
 from facerec.report.tidy import figure_row, records, tidy
 from facerec.statistics.clustered import JACKKNIFE, paired_difference
-from facerec.statistics.influences import Influence, ScoredComparisons
+from facerec.statistics.influences import ScoredComparisons
 from facerec.statistics.intervals import Interval
 from facerec.verification.bench import Bench
 from facerec.verification.evaluation import held_out, score_pairs
@@ -172,7 +171,7 @@ def try_preprocessing(
     placements = try_placements(model, faces, progress=placing)
     placed = [Way(preprocessing, placements[0].shift) for preprocessing in likely(model)]
     candidates = [*dict.fromkeys([Way(model.preprocessing, model.shift), *placed])]
-    pairs, scores = bench.pairs, []
+    pairs, scores = bench.pairs[chosen], []
     total, doing = len(candidates) * len(used), "trying ways of preprocessing"
     for number, candidate in enumerate(candidates):
         embeddings = embed_images(
@@ -186,7 +185,7 @@ def try_preprocessing(
         )
         vectors = np.full((len(bench.images), model.embedding_size), np.nan, np.float32)
         vectors[used] = embeddings.vectors
-        scores.append(score_pairs(vectors, pairs.first[chosen], pairs.second[chosen]))
+        scores.append(score_pairs(vectors, pairs.first, pairs.second))
     return _rank(bench, chosen, candidates, np.array(scores), placements)
 
 
@@ -201,8 +200,8 @@ def sample(bench: Bench) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         numbers, counts = np.unique(folds, return_counts=True)
         enough = int(np.searchsorted(np.cumsum(counts), PAIRS)) + 1
         chosen = np.flatnonzero(np.isin(folds, numbers[:enough]))
-    sides = np.concatenate([bench.pairs.first[chosen], bench.pairs.second[chosen]])
-    return chosen, np.unique(sides)
+    pairs = bench.pairs[chosen]
+    return chosen, np.unique([pairs.first, pairs.second])
 
 
 def _rank(
@@ -213,23 +212,21 @@ def _rank(
     placements: Sequence[Placement],
 ) -> Trials:
     """Compare the scores ``(candidates, pairs)`` of the candidates, the assumed one first."""
-    there = np.zeros(len(bench.pairs), bool)
-    there[chosen] = ~np.isnan(scores).all(axis=0)
-    if min(np.bincount(bench.pairs.issame[there], minlength=2)) < 2:
+    there = ~np.isnan(scores).all(axis=0)
+    pairs = bench.pairs[chosen[there]]
+    if min(np.bincount(pairs.issame, minlength=2)) < 2:
         raise MetricError(f"{bench.name}: two same and two different pairs need a score at least")
     # What one candidate alone drives to infinity tells nothing of a pair.
-    every = np.zeros((len(scores), len(bench.pairs)))
-    every[:, chosen] = np.nan_to_num(scores.astype(np.float64))
-    found = [bench.pairs.comparisons(row, there) for row in every]
-    sides, subjects = [scored for scored, _ in found], found[0][1]
+    known = np.nan_to_num(scores[:, there].astype(np.float64))
+    sides, (subjects, *_) = zip(*map(pairs.comparisons, known), strict=True)
     basis = "pairs are taken as independent"
     if subjects is not None:
         basis = f"{JACKKNIFE}, {subjects:,} subjects"
-    folds = None if bench.pairs.folds is None else bench.pairs.folds[there]
+    folds = pairs.folds
     if folds is not None:
         folds = np.unique(folds, return_inverse=True)[1].reshape(-1)
-    same = sides[0].same
-    whole, added = zip(*(_separation(one.scores, same) for one in sides), strict=True)
+    separations, added = zip(*(scored.d_prime() for scored in sides), strict=True)
+    whole = np.nan_to_num(separations).tolist()  # of equal scores there is none
     order = sorted(range(len(candidates)), key=lambda index: -whole[index])
     best = order[0]
     confidence = 1 - 0.05 / max(1, len(candidates) - 1)
@@ -258,7 +255,7 @@ def _rank(
     mine = "is best" if best == 0 else "is worse" if 0 in worse else "may be as good"
     verdict = f"{said}. What is assumed without flags ({candidates[0]}) {mine}."
     basis += f"; each at {100 * confidence:.2f} %, so that all hold together in 95 %"
-    return Trials(tidy(rows), verdict, tuple(placements), bench.name, int(same.size), basis)
+    return Trials(tidy(rows), verdict, tuple(placements), bench.name, len(pairs), basis)
 
 
 def _accuracy(scored: ScoredComparisons, folds: NDArray[np.int64] | None) -> Estimate:
@@ -266,18 +263,3 @@ def _accuracy(scored: ScoredComparisons, folds: NDArray[np.int64] | None) -> Est
         return Estimate(None)
     accuracy, _ = held_out(scored, folds)
     return Estimate(accuracy.mean, events=accuracy.correct, total=accuracy.pairs)
-
-
-def _separation(scores: NDArray[np.floating], same: NDArray[np.bool_]) -> Influence:
-    """Return d′, and what each comparison adds to its error, ``(N,)``."""
-    mated, others = scores[same], scores[~same]
-    spread = math.sqrt((mated.var() + others.var()) / 2)
-    added = np.zeros(scores.size)
-    if not spread > 0:
-        return 0.0, added
-    value = float((mated.mean() - others.mean()) / spread)
-    for kind, sign in ((same, 1), (~same, -1)):
-        rest = scores[kind] - scores[kind].mean()
-        of_spread = value * (rest**2 - (rest**2).mean()) / (4 * spread**2)
-        added[kind] = (sign * rest / spread - of_spread) / rest.size
-    return value, added

@@ -9,7 +9,7 @@ from rich.console import Console
 from facerec.embedding.align import alignment_words
 from facerec.report import words
 from facerec.report.tidy import rows_table
-from facerec.statistics.rates import RULE_OF_30
+from facerec.statistics.operating_points import RULE_OF_30
 from facerec.verification.compare import describe_result
 from facerec.verification.identification import IdentificationResult
 from facerec.verification.result import PairedComparison, VerificationResult

@@ -14,7 +14,7 @@ from facerec.embedding.score_calibration import ScoreCalibration
 from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
 from facerec.statistics.kfold import KFoldAccuracy
-from facerec.statistics.rates import OperatingPoint, Rate, parse_rate
+from facerec.statistics.operating_points import OperatingPoint, Rate, parse_rate
 from facerec.verification.bench import Pairs
 
 

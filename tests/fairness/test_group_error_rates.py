@@ -20,7 +20,7 @@ from facerec.fairness.rates import (
 )
 from facerec.fairness.rows import rate
 from facerec.statistics.clustered import ClusteredShare
-from facerec.statistics.rates import operating_points
+from facerec.statistics.rates import tpr_at_fpr
 
 Count = Callable[..., GroupErrors]
 
@@ -112,8 +112,9 @@ def test_intervals_allow_for_shared_subjects(count: Count) -> None:
 def test_thresholds_are_those_of_all_impostors(count: Count) -> None:
     faces = toy()
     pairs = pair_list(faces)
-    expected = operating_points(pairs.scores[pairs.same], pairs.scores[~pairs.same], TARGETS)
-    for at, wanted in zip(count(faces).points, expected, strict=True):
+    both = pairs.scores[pairs.same], pairs.scores[~pairs.same]
+    for at, target in zip(count(faces).points, TARGETS, strict=True):
+        wanted = tpr_at_fpr(*both, target)
         assert at.point.threshold == pytest.approx(wanted.threshold, rel=1e-6)
         assert at.point.false_accepts == wanted.false_accepts == at.fmr[-1].events
     # They serve other groups too, and images without a group count for them.
@@ -124,9 +125,7 @@ def test_thresholds_are_those_of_all_impostors(count: Count) -> None:
 @both
 def test_thresholds_of_other_data(count: Count) -> None:
     generator = np.random.default_rng(5)
-    points = operating_points(
-        generator.normal(0.7, 0.1, 300), generator.normal(0, 0.2, 5000), ["0.01"]
-    )
+    points = (tpr_at_fpr(generator.normal(0.7, 0.1, 300), generator.normal(0, 0.2, 5000), "0.01"),)
     faces = toy()
     (at,) = count(faces, ("1e-2",), thresholds=Thresholds("other.npz", points)).points
     assert (at.point.threshold, at.point.non_mated) == (points[0].threshold, 5000)
@@ -134,7 +133,7 @@ def test_thresholds_of_other_data(count: Count) -> None:
     accepted = pairs.scores >= np.float64(at.point.threshold)
     assert at.fmr[-1].events == np.count_nonzero(accepted & ~pairs.same)
     assert at.fnmr[-1].events == np.count_nonzero(~accepted & pairs.same)
-    none = Thresholds("x", operating_points([1.0, 1.0], [np.inf, 0.0], ["0"]))
+    none = Thresholds("x", (tpr_at_fpr([1.0, 1.0], [np.inf, 0.0], "0"),))
     (at,) = count(faces, ("0",), thresholds=none).points
     assert (at.fmr[-1].events, at.fnmr[-1].value) == (0, 1.0)
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from facerec.statistics.curves import StepEqualErrorRate
 from facerec.statistics.identification import Searches
 from facerec.statistics.rates import sort_scores
 
@@ -17,10 +16,6 @@ def auc(mated: Any, non_mated: Any) -> float:
 
 def eer_rocch(mated: Any, non_mated: Any) -> float:
     return sort_scores(mated, non_mated).roc.eer_rocch().rate
-
-
-def eer_step(mated: Any, non_mated: Any) -> StepEqualErrorRate:
-    return sort_scores(mated, non_mated).roc.eer_step()
 
 
 def search(scores: Any, probes: Any, gallery: Any) -> Searches:

@@ -11,7 +11,8 @@ from scipy.stats import rankdata
 from sklearn.metrics import roc_auc_score
 
 from facerec.statistics.curves import RocCurve
-from facerec.statistics.rates import parse_rate, sort_scores
+from facerec.statistics.operating_points import parse_rate
+from facerec.statistics.rates import sort_scores
 
 
 def test_counts_beyond_64_bits_stay_exact() -> None:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from facerec.base.errors import MetricError
 from facerec.statistics.identification import cmc, tpir_at_fpir
-from facerec.statistics.rates import parse_rate, tpr_at_fpr
+from facerec.statistics.operating_points import parse_rate
+from facerec.statistics.rates import tpr_at_fpr
 
 ENROLLED, STRANGERS = "abcd", "xyz"
 

@@ -126,9 +126,9 @@ def test_single_class_folds_are_reported() -> None:
 
 def test_shared_identities_are_reported() -> None:
     same = np.tile([True, False], 10)
-    people = np.array([f"person {number}" for number in range(40)]).reshape(20, 2)
-    people[19, 1] = "person 0"
-    (sentence,) = check_folds(same, 10, people)
+    people, names = np.arange(40).reshape(20, 2), [f"person {number}" for number in range(40)]
+    people[19, 1] = 0
+    (sentence,) = check_folds(same, 10, {"subject": (people, np.array(names))})
     assert "1 subject occurs in more than one fold (person 0 in folds 1 and 10)" in sentence
 
 

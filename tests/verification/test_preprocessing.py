@@ -14,6 +14,7 @@ from facerec.backbones.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 from facerec.base.errors import MetricError
 from facerec.embedding.model import OnnxModel, load_model
 from facerec.records.images import MemoryImages
+from facerec.statistics.influences import ScoredComparisons
 from facerec.verification import preprocessing
 from facerec.verification.bench import Bench, Pairs
 from facerec.verification.preprocessing import (
@@ -21,7 +22,6 @@ from facerec.verification.preprocessing import (
     Trials,
     Way,
     _rank,
-    _separation,
     likely,
     sample,
     try_preprocessing,
@@ -153,10 +153,10 @@ def test_influences_are_what_each_pair_adds() -> None:
     generator = np.random.default_rng(2)
     same = np.arange(400) % 2 == 0
     scores = same + generator.normal(size=400)
-    whole, found = _separation(scores, same)
+    whole, found = ScoredComparisons.of(scores, same).d_prime()
     for pair in (0, 1, 50, 399):
         rest = np.arange(400) != pair
-        less, _ = _separation(scores[rest], same[rest])
+        less, _ = ScoredComparisons.of(scores[rest], same[rest]).d_prime()
         assert whole - less == pytest.approx(found[pair], abs=2e-4)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -17,10 +17,8 @@ from facerec.records.images import (
     FolderImages,
     ImageSource,
     check_relative,
-    check_unique,
     find_file,
     is_file,
-    text_array,
 )
 from facerec.verification.bench import Bench, Pairs, contiguous_folds, find_subjects
 
@@ -43,32 +41,6 @@ Line = tuple[int, str]
 """Number of a line, from 1, and its text."""
 
 
-class ListedImages(ImageSource):
-    """Images that a list names, in a folder that may keep them under other paths.
-
-    Re-packed copies insert a folder or hold ``.png`` in place of ``.jpg``. Ids are the list's own
-    names, unique, so that attributes and embeddings fit every copy.
-    """
-
-    upright = True
-
-    def __init__(self, root: Path, ids: Sequence[str], paths: Sequence[str]) -> None:
-        suffix = _suffix_there(root, paths)
-        if suffix is not None:
-            paths = [str(PurePosixPath(path).with_suffix(suffix)) for path in paths]
-        self.ids = text_array(ids, str(root))
-        check_unique(self.ids, str(root))
-        self.folder = FolderImages(root, paths)
-
-    def encoded(self, i: int) -> bytes:
-        """Return the bytes of image ``i``."""
-        return self.folder.encoded(i)
-
-    def where(self, i: int) -> str:
-        """Name the path of image ``i``."""
-        return self.folder.where(i)
-
-
 class PairList:
     """Pairs of named images, collected one after the other, on their way to a bench.
 
@@ -81,18 +53,19 @@ class PairList:
         self.names: dict[str, int] = {}
         self.notes: list[str] = []
         self._pairs: list[tuple[int, int, bool, int]] = []
+        self._folds: dict[Hashable, int] = {}
 
     def __len__(self) -> int:
         return len(self._pairs)
 
-    def add(self, first: str, second: str, same: bool, where: str, fold: int = 0) -> None:
-        """Append a pair that was found at ``where``.
+    def add(self, first: str, second: str, same: bool, where: str, fold: Hashable = 0) -> None:
+        """Append a pair that was found at ``where``; folds are numbered as they come.
 
         Raises:
             DatasetError: a name would lead out of the folder of images.
         """
         sides = self._number(first, where), self._number(second, where)
-        self._pairs.append((*sides, same, fold))
+        self._pairs.append((*sides, same, self._folds.setdefault(fold, len(self._folds))))
 
     def bench(
         self,
@@ -124,15 +97,11 @@ class PairList:
             raise DatasetError(f"{source['path']}: there are no pairs in it; check the file")
         ids = list(self.names)
         if isinstance(images, Path):
-            images = ListedImages(images, ids, list(map(path_of, ids)))
-        table = np.array(self._pairs, np.int64)
-        first, second, folds = table[:, 0].copy(), table[:, 1].copy(), None
-        if ten_folds:
-            folds = contiguous_folds(len(table))
-        elif table[:, 3].any():
-            folds = table[:, 3].copy()
+            images = FolderImages(images, ids, _there(images, list(map(path_of, ids))))
+        first, second, same, numbers = np.array(self._pairs, np.int64).T.copy()
+        folds = contiguous_folds(len(self)) if ten_folds else numbers if numbers.any() else None
         pairs, named_by, doubts = find_subjects(
-            Pairs(first, second, table[:, 2].astype(bool), folds=folds),
+            Pairs(first, second, same.astype(bool), folds=folds),
             len(ids),
             subject_of and list(map(subject_of, ids)),
             named_by,
@@ -234,16 +203,18 @@ def parse_number(text: str, where: str, least: int = 0) -> int:
     return int(text)
 
 
-def _suffix_there(root: Path, paths: Sequence[str]) -> str | None:
-    """Return the suffix of the first image that is there; None where it is as listed."""
+def _there(root: Path, paths: Sequence[str]) -> Sequence[str]:
+    """Return paths with the suffix that the first image has that is there.
+
+    Re-packed copies hold ``.png`` in place of ``.jpg``.
+    """
     for listed in paths[:LOOKED_AT]:
-        path = PurePosixPath(listed)
         if is_file(find_file(root, listed)):
-            return None
-        for suffix in SUFFIXES:
-            if path.suffix and is_file(find_file(root, str(path.with_suffix(suffix)))):
-                return suffix
-    return None
+            break
+        for suffix in SUFFIXES if PurePosixPath(listed).suffix else ():
+            if is_file(find_file(root, str(PurePosixPath(listed).with_suffix(suffix)))):
+                return [str(PurePosixPath(path).with_suffix(suffix)) for path in paths]
+    return paths
 
 
 def file_source(path: Path, format: str, files: Sequence[Path] = ()) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def read_lfw(path: Path, images: Path | None, format: str = "lfw") -> Bench:
         format if len(header) == 2 else path.stem,
         images or path.parent,
         file_source(path, format),
-        subject_of=lambda name: name.partition("/")[0],
+        subject_of=_folder,
     )
 
 
@@ -358,13 +358,11 @@ def read_flat(path: Path, images: Path | None) -> Bench:
         sides = [[os.path.relpath(name, shared) for name in side] for side in sides]
         table.notes.append(f"the list has absolute paths; images are named from {shared} on")
         root = images or (shared if shared.is_dir() else path.parent)
-    numbers: dict[str, int] = {}
     for row, (label, first, second) in enumerate(zip(labels, *sides, strict=True), begin):
         where = f"{path}, line {lines[row]}"
         if label.lower() not in LABELS:
             raise malformed(where, label, "a label, 0 or 1,")
-        fold = numbers.setdefault(folds[row], len(numbers)) if folds else 0
-        table.add(first, second, LABELS[label.lower()], where, fold)
+        table.add(first, second, LABELS[label.lower()], where, folds[row] if folds else 0)
     # Only a folder for each subject says who is who.
     foldered = folders_of(text_array(list(table.names), str(path))) is not None
     return table.bench(
@@ -437,7 +435,7 @@ def read_parquet_pairs(path: Path, images: Path | None) -> Bench:
         numbers = (f"-{i:05d}-of-{shard[2]}" for i in range(int(shard[2])))
         files = [path.with_stem(SHARD.sub(number, path.stem)) for number in numbers]
     numbered: dict[bytes, int] = {}
-    table, folds = PairList(), dict[Any, int]()
+    table = PairList()
     for file in files:
         with reading_parquet(file):
             frame = pd.read_parquet(file)
@@ -455,13 +453,12 @@ def read_parquet_pairs(path: Path, images: Path | None) -> Bench:
             if str(label).lower() not in LABELS:
                 raise malformed(where, label, "a label, 0 or 1,")
             one, other = (str(numbered.setdefault(each, len(numbered))) for each in contents)
-            number = folds.setdefault(fold[0], len(folds)) if fold else 0
-            table.add(one, other, LABELS[str(label).lower()], where, number)
+            table.add(one, other, LABELS[str(label).lower()], where, *fold)
     return table.bench(
         SHARD.sub("", path.stem),
         MemoryImages(path, list(table.names), list(numbered)),
         file_source(path.parent if shard else path, "parquet", files if shard else ()),
-        ten_folds=not folds,
+        ten_folds=len(columns) == 3,
         subject_of=None,
     )
 

@@ -147,7 +147,7 @@ def _draw(out: Path, faces: SyntheticSet, processes: int, console: Console) -> N
 
 
 def _verify(folder: Path, data: Path, console: Console) -> dict[str, VerificationResult]:
-    from facerec.embedding.model import load_model
+    from facerec.embedding.loading import load_model
     from facerec.verification import evaluate_bench, pack_bench
 
     model = load_model(folder)

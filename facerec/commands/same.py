@@ -54,7 +54,7 @@ def same(
         json: print the answer as JSON.
         network: how the model is loaded.
     """
-    from facerec.embedding.model import newest_run
+    from facerec.embedding.loading import newest_run
     from facerec.embedding.recognizer import FaceRecognizer
 
     if threshold is not None and (fpr, bench) != (None, None):

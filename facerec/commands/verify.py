@@ -88,7 +88,7 @@ def verify(
         figures: figures to print and files to write.
     """
     from facerec.embedding.file import is_embeddings, read_embeddings
-    from facerec.embedding.model import newest_run
+    from facerec.embedding.loading import newest_run
     from facerec.embedding.torch_model import TorchModel
 
     # Whatever can be wrong is found before minutes of embedding.

@@ -17,9 +17,9 @@ from facerec.base.errors import MetricError
 from facerec.base.large_arrays import take
 from facerec.base.progress import Progress
 from facerec.embedding.align import Aligner
+from facerec.embedding.calibration import ScoreCalibration
 from facerec.embedding.extraction import Embeddings, embed_images
 from facerec.embedding.model import EmbeddingModel
-from facerec.embedding.score_calibration import ScoreCalibration
 from facerec.report import words
 from facerec.report.documents import plain
 from facerec.report.estimate import Estimate

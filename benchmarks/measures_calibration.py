@@ -14,7 +14,7 @@ from rows import Row
 
 from facerec.base.errors import MetricError
 from facerec.embedding.extraction import Embeddings, embed_images
-from facerec.embedding.model import load_model
+from facerec.embedding.loading import load_model
 from facerec.records.training_set import Data, open_images
 from facerec.statistics.calibration import CENTRES, LikelihoodRatio, ScoreCounts, cllr
 from facerec.statistics.calibration_checks import likeness, shift, shift_p_value

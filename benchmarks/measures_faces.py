@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 from rows import Row
 
 from facerec.embedding.align import NotAcquiredError, YuNet
-from facerec.embedding.face_score import _SPOILT, FaceScore
+from facerec.embedding.face_score import fit_face_score
 from facerec.embedding.model import shifted
 from facerec.embedding.recognizer import FaceRecognizer, load
 from facerec.records import Data
 from facerec.records.decode import decode_image
+from facerec.records.non_faces import SPOILT
 from facerec.records.tables import TextTable
 from facerec.records.training_set import open_images
 from facerec.verification.bench import find_pack, pack_bench
@@ -56,7 +57,7 @@ def _of_model(model: FaceRecognizer, folder: Path, first: bool) -> Iterator[Row]
         scores[kind] = _scores(model, pictures)
         refused = 100 * float((scores[kind] < limit).mean())
         told = kind in power
-        bar = least if kind not in _SPOILT or kind in list(_SPOILT)[:2] else None
+        bar = least if kind not in SPOILT or kind in list(SPOILT)[:2] else None
         remark = f"stated: at least {power[kind]}" if told else ""
         yield Row(f"{name}: {kind} refused", refused, "%", bar, "higher", remark=remark)
         same = 100 * _same(model, pictures)
@@ -126,7 +127,7 @@ def _pictures(faces: Images, folder: Path) -> dict[str, Images]:
         "gradients": steps,
         **{
             kind: np.stack([spoil(face, generator) for face in faces])
-            for kind, spoil in _SPOILT.items()
+            for kind, spoil in SPOILT.items()
         },
     }
     return {kind: pictures.astype(np.uint8) for kind, pictures in made.items()}
@@ -169,7 +170,7 @@ def _draw(scores: dict[str, NDArray[np.float32]], limit: float, path: Path) -> N
         [scores[name] for name in names], vert=False, showextrema=False, widths=0.9
     )
     for body, name in zip(parts["bodies"], names, strict=True):
-        kinds = {"faces": "#2a7f62", **dict.fromkeys(_SPOILT, "#c98b2b")}
+        kinds = {"faces": "#2a7f62", **dict.fromkeys(SPOILT, "#c98b2b")}
         body.set(facecolor=kinds.get(name, "#7a7a8c"), alpha=0.8)
     axes.axvline(limit, color="black", linestyle="--", linewidth=1)
     above = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "bottom"}
@@ -193,7 +194,7 @@ def quality_signals() -> Iterator[Row]:
     for path in models.split(","):
         model = load(path, shift=(8, 0), calibrated=False)
         of_faces = model.embed(faces)
-        centre = FaceScore.fit(model.model, of_faces, flip=model.flip).centres[0]
+        centre = fit_face_score(model.model, of_faces, flip=model.flip).centres[0]
         for kind, pictures in _pictures(faces, Path(folder)).items():
             signals = []
             for vectors in (of_faces, model.embed(pictures)):

@@ -11,11 +11,10 @@ import numpy as np
 import tyro
 from numpy.typing import NDArray
 
-import facerec
 from facerec.backbones.preprocessing import Preprocessing
 from facerec.base.defaults import ALL_PAIRS_TARGETS
 from facerec.base.errors import DatasetError
-from facerec.base.files import check_place, write_json
+from facerec.base.files import check_place
 from facerec.base.recipe import from_dict
 from facerec.commands.cli import Console, exact_rates, print_first, run_command
 from facerec.commands.embedder import DEFAULT, Embedder, print_embeddings, print_notes
@@ -131,7 +130,7 @@ def calibrate(
             groups=groups,
             progress=progress,
         )
-    write_json(target, {**calibration.to_json(), "facerec": facerec.__version__})
+    calibration.write(target)
     if calibration.faces is not None:
         lines = ids[calibration.faces.far(found.vectors)].tolist()
         if lines:
@@ -186,7 +185,7 @@ def _embed(
     """
     from facerec.embedding.extraction import draw_faces
     from facerec.embedding.face_score import SPOILT_FACES
-    from facerec.embedding.model import newest_run
+    from facerec.embedding.loading import newest_run
     from facerec.verification import select_embeddings
 
     align, sample = None, np.empty((0, 0, 0, 3), np.uint8)
@@ -249,10 +248,10 @@ def _print(
 
     points = []
     for row in found.thresholds:
-        (low, high), (accepts, negatives) = row["fpr_interval"], row["false_accepts"]
-        realised = f"{100 * row['fpr_realised']:.3g} % [{100 * low:.2g}, {100 * high:.2g}]"
-        at = row["fpr"], f"{row['threshold']:g}"
-        points.append((*at, realised, f"{accepts:,} of {negatives:,}", words.percent(row["tpr"])))
+        (low, high), (accepts, negatives) = row.fpr_interval, row.false_accepts
+        realised = f"{100 * row.fpr_realised:.3g} % [{100 * low:.2g}, {100 * high:.2g}]"
+        at = row.fpr, f"{row.threshold:g}"
+        points.append((*at, realised, f"{accepts:,} of {negatives:,}", words.percent(row.tpr)))
     headings = "FPR", "threshold", "realised", "false accepts", "TPR"
     console.print(Table("cosines that decide", headings, points).terminal())
     if few := [target for target in targets if target not in [row[0] for row in points]]:

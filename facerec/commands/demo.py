@@ -139,7 +139,7 @@ def _draw(out: Path, faces: SyntheticSet, processes: int, console: Console) -> N
 
 def _verify(run: Path, data: Path, console: Console) -> dict[str, VerificationResult]:
     """Return the results of all packs, by their names."""
-    from facerec.embedding.model import load_model
+    from facerec.embedding.loading import load_model
     from facerec.verification import evaluate_bench, pack_bench
 
     model, results = load_model(run), {}

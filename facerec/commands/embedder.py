@@ -36,9 +36,9 @@ from facerec.report.words import counted
 
 if TYPE_CHECKING:
     from facerec.backbones import Preprocessing
+    from facerec.embedding.calibration import ScoreCalibration
     from facerec.embedding.extraction import Embeddings
     from facerec.embedding.model import EmbeddingModel
-    from facerec.embedding.score_calibration import ScoreCalibration
     from facerec.embedding.space import Space
 
 CROPS = 32
@@ -108,7 +108,7 @@ class ModelFlags(Flags):
         Raises:
             FacerecError: it cannot be read, or the device is not there.
         """
-        from facerec.embedding.model import load_model
+        from facerec.embedding.loading import load_model
 
         given = {each.name: getattr(self, each.name) for each in fields(ModelFlags)}
         del given["no_flip"]

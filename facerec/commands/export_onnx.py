@@ -42,7 +42,7 @@ def export_onnx(
             there is made, and private. It needs --license.
         contents: what the folder gets besides the main file.
     """
-    from facerec.embedding.model import load_model
+    from facerec.embedding.loading import load_model
     from facerec.embedding.torch_model import TorchModel
     from facerec.export.bundle import default_folder, export_bundle
     from facerec.export.hub import check_push, push_bundle

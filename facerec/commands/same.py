@@ -79,7 +79,7 @@ def same(
         json: print the answer as JSON.
         network: how the model is loaded, and what finds faces.
     """
-    from facerec.embedding.model import newest_run
+    from facerec.embedding.loading import newest_run
 
     if threshold is not None and (fpr, bench) != (None, None):
         raise FacerecError("--fpr and --bench choose a threshold, and one is given; leave them out")

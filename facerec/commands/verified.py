@@ -15,7 +15,7 @@ from facerec.commands.cli import Console, command_line, exact_rates
 from facerec.records.people import read_members
 
 if TYPE_CHECKING:
-    from facerec.embedding.score_calibration import ScoreCalibration
+    from facerec.embedding.calibration import ScoreCalibration
     from facerec.verification import VerificationResult
     from facerec.verification.identification import IdentificationResult
 

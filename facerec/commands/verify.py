@@ -87,7 +87,7 @@ def verify(
         figures: figures to print and files to write.
     """
     from facerec.embedding.file import is_embeddings, read_embeddings
-    from facerec.embedding.model import newest_run
+    from facerec.embedding.loading import newest_run
     from facerec.embedding.torch_model import TorchModel
     from facerec.galleries.known_overlaps import given_overlap, training_overlaps, without_known
 

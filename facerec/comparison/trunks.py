@@ -24,7 +24,7 @@ from facerec.backbones.registry import embedding_batch_norm, full_precision, sca
 from facerec.backbones.timm_adapter import TIMM, TimmBackbone
 from facerec.base.errors import ModelError, RecipeError
 from facerec.base.limits import Checked, Count, Positive
-from facerec.embedding.model import load_model
+from facerec.embedding.loading import load_model
 from facerec.embedding.state_dict import COUNTER, own_names, own_note, read_state_dict
 from facerec.embedding.torch_model import TorchModel, load_state_dict_file
 

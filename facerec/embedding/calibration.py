@@ -7,58 +7,103 @@ which faces the model knows, which cosine decides, and what a cosine is worth as
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+import facerec
 from facerec.backbones.preprocessing import Preprocessing
 from facerec.base.errors import FacerecError, ModelError, fault, printable
-from facerec.base.files import parse_json, read_file
+from facerec.base.files import parse_json, read_file, sha256, write_json
 from facerec.base.recipe import check, from_dict
-from facerec.embedding.face_score import FaceScore
+from facerec.embedding.evidence import Evidence
+from facerec.embedding.onnx_file import OnnxFile
 from facerec.embedding.onnx_preprocessing import UNSCALED
-from facerec.embedding.score_calibration import ScoreCalibration
-from facerec.statistics.operating_points import parse_rate
+from facerec.records.non_faces import SPOILT
+from facerec.statistics.calibration import LikelihoodRatio
+from facerec.statistics.intervals import wilson
+from facerec.statistics.operating_points import OperatingPoint, parse_rate
 
 SCHEMA = "facerec.model_calibration/1"
+
+RATIO_SCHEMA = "facerec.score_calibration/1"
+
+FAR = -4.5
+"""Score below which a picture of a calibration is left out: of 7,701 images of LFW none or one
+in networks in use, where nearly all pictures without a face lie lower."""
+
+MOST_CENTRES = 100
+"""Of a file."""
+
+WEAK = 50
+"""Refused pictures of a kind, of 100, below which it is said that the score does not see it."""
 
 PIXELS = ("channels", "mean", "std")
 """What of the preprocessing must be equal for cosines to mean the same."""
 
-_ROW: dict[str, Any] = {
-    "bench": str,
-    "fpr": str,
-    "threshold": float,
-    "threshold_interval": tuple[float, float] | None,
-    "fpr_realised": float,
-    "fpr_interval": tuple[float, float],
-    "false_accepts": tuple[int, int],
-    "tpr": float | None,
-    "tpr_interval": tuple[float, float],
-    "true_accepts": tuple[int, int],
-    "reliable": bool,
-    "flip": bool,
-    "score": str,
-}
-"""The types of a row of thresholds, see ``docs/export.md``."""
-
 
 @dataclass(frozen=True)
 class Threshold:
-    """An operating point of the model."""
+    """An operating point of the model, as the file has it (``docs/export.md``)."""
 
-    value: float
-    """Cosine at or above which two faces are taken for the same subject."""
-    fpr: str
-    """Share of different pairs that it accepts at most, as it was asked for."""
     bench: str
     """Set of people on which it was found."""
+    fpr: str
+    """Share of different pairs that it accepts at most, as it was asked for."""
+    threshold: float
+    """Cosine at or above which two faces are taken for the same subject."""
+    fpr_realised: float
+    fpr_interval: tuple[float, float]
+    false_accepts: tuple[int, int]
+    """Of how many different pairs."""
+    tpr: float | None
+    tpr_interval: tuple[float, float]
+    true_accepts: tuple[int, int]
+    """Of how many same pairs."""
+    reliable: bool
     flip: bool
     """Whether the embeddings were sums over image and mirror image."""
+    threshold_interval: tuple[float, float] | None = None
+    score: str = "cosine"
 
     def __str__(self) -> str:
         return f"FPR {self.fpr} on {self.bench}"
+
+    @property
+    def value(self) -> float:
+        """The cosine."""
+        return self.threshold
+
+    @classmethod
+    def of(
+        cls,
+        point: OperatingPoint,
+        bench: str,
+        flip: bool,
+        fpr_interval: tuple[float, float],
+        tpr_interval: tuple[float, float],
+        **more: Any,
+    ) -> Threshold:
+        """Return a measured operating point with its intervals."""
+        return cls(
+            bench=bench,
+            fpr=point.target,
+            threshold=point.threshold,
+            fpr_realised=point.fpr_realised,
+            fpr_interval=fpr_interval,
+            false_accepts=(point.false_accepts, point.non_mated),
+            tpr=point.tpr,
+            tpr_interval=tpr_interval,
+            true_accepts=(point.true_accepts, point.mated),
+            reliable=point.reliable,
+            flip=flip,
+            **more,
+        )
 
     @classmethod
     def from_json(cls, row: Any) -> Threshold:
@@ -67,17 +112,185 @@ class Threshold:
         Raises:
             KeyError, TypeError, ValueError, FacerecError: it is damaged.
         """
-        read = {name: check(kind, row[name], "a row", name) for name, kind in _ROW.items()}
-        parse_rate(read["fpr"])
-        rates = [*read["fpr_interval"], *read["tpr_interval"], read["fpr_realised"], read["tpr"]]
-        counts = read["false_accepts"], read["true_accepts"]
+        read = from_dict(cls, {each.name: row[each.name] for each in fields(cls)}, "a row")
+        parse_rate(read.fpr)
+        rates = [*read.fpr_interval, *read.tpr_interval, read.fpr_realised, read.tpr]
+        counts = read.false_accepts, read.true_accepts
         if (
-            not -1.01 <= read["threshold"] <= 1.01
+            not -1.01 <= read.threshold <= 1.01
             or not all(0 <= rate <= 1 for rate in rates if rate is not None)
             or not all(0 <= seen <= of < 1e15 for seen, of in counts)
         ):
-            raise ValueError(f"no threshold of {read['threshold']:g} gives what its row says")
-        return cls(read["threshold"], read["fpr"], printable(read["bench"]), read["flip"])
+            raise ValueError(f"no threshold of {read.threshold:g} gives what its row says")
+        return replace(read, bench=printable(read.bench))
+
+
+@dataclass(frozen=True, eq=False)
+class FaceScore:
+    """How far embeddings are from pictures that are no faces, in standard deviations of faces."""
+
+    centres: NDArray[np.float32]
+    """Mean directions of pictures without a face, and of each kind of spoilt faces, ``(K, D)``, of
+    length 1."""
+    cosines: NDArray[np.float64]
+    """Median and standard deviation of faces' cosines to each, as of a normal law, ``(K, 2)``; the
+    latter over the centre's weight."""
+    limit: float
+    """Score below which a picture is refused."""
+    faces: int
+    """Faces of the calibration, of which `FALSE_REFUSALS` (`facerec.embedding.face_score`) lie
+    below the limit."""
+    power: Mapping[str, tuple[int, int]]
+    """Kind of picture → how many were refused, of how many."""
+
+    def __call__(self, vectors: NDArray[np.floating]) -> NDArray[np.float32]:
+        """Return the face scores of raw embeddings ``(N, D)``, float32 ``(N,)``; NaN for NaN."""
+        with np.errstate(all="ignore"):
+            lengths = np.sqrt(np.einsum("nd,nd->n", vectors, vectors))
+            cosines = vectors @ self.centres.T / lengths[:, None]
+            away = (self.cosines[:, 0] - cosines) / self.cosines[:, 1]
+            return np.asarray(away.min(axis=1), np.float32)
+
+    def far(self, vectors: NDArray[np.floating]) -> NDArray[np.bool_]:
+        """Tell which embeddings ``(N, D)`` lie where no face does, whatever the limit is."""
+        return np.asarray(self(vectors) < FAR)
+
+    def below(self, score: float) -> str:
+        """Say that a score is below the limit."""
+        return f"face score {score:.1f}, below the limit of {self.limit:.1f}"
+
+    @property
+    def words(self) -> str:
+        """Say how much the score refuses at least, by kind, and what it does not see."""
+        told = [f"{n} of 100 {kind}" for kind, n in self.least.items() if n >= WEAK]
+        refuses = f"refuses at least {', '.join(told)}" if told else "refuses few pictures"
+        return f"{refuses}; it does not see {self.blind}" if self.blind else refuses
+
+    @property
+    def least(self) -> dict[str, int]:
+        """How many of 100 pictures of each kind are refused at the least, with 95 % confidence."""
+        return {
+            kind: int(100 * wilson(*each, confidence=0.9).low) if each[1] else 0
+            for kind, each in (dict.fromkeys(SPOILT, (0, 0)) | {**self.power}).items()
+        }
+
+    @property
+    def blind(self) -> str:
+        """The kinds of pictures of which it may refuse less than half; empty if there are none."""
+        names = [kind for kind, least in self.least.items() if least < WEAK]
+        return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all fields as JSON types."""
+        rounded = [[float(f"{x:.6g}") for x in centre] for centre in self.centres.tolist()]
+        return {**vars(self), "centres": rounded, "cosines": self.cosines.tolist()}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> FaceScore:
+        """Return what `to_json` wrote.
+
+        Raises:
+            KeyError, TypeError, ValueError, RecipeError: it is damaged.
+        """
+        with np.errstate(over="ignore"):
+            centres = np.array(found["centres"], np.float32)
+        cosines = np.array(found["cosines"], np.float64)
+        limit = check(float, found["limit"], "face score", "limit")
+        faces = check(int, found["faces"], "face score", "faces")
+        power = check(dict[str, tuple[int, int]], found["power"], "face score", "power")
+        if (
+            centres.ndim != 2
+            or not 0 < len(centres) <= MOST_CENTRES
+            or cosines.shape != (len(centres), 2)
+            or not (np.abs(np.linalg.norm(centres, axis=1) - 1) < 0.01).all()
+            or not np.isfinite([*cosines.ravel(), limit]).all()
+            or cosines[:, 1].min() <= 0
+            or not 1 <= faces < 1e15
+            or not all(0 <= seen <= of < 1e15 for seen, of in power.values())
+        ):
+            raise ValueError("its face score is none")
+        return cls(centres, cosines, limit, faces, power)
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreCalibration:
+    """The likelihood ratio of a model's cosines, and the people on whom it rests.
+
+    Attributes:
+        model: name, SHA-256 and preprocessing of the model, as JSON types.
+        flip: whether its embeddings are sums over image and mirror image.
+        source: file or bench whose people were compared.
+        ratio: of scores.
+        cllr: cost of its log-likelihood ratios on people whom it does not know, by ten folds, bits.
+        least_cllr: the least cost there of any monotone calibration with the same ends.
+        groups: figures by group where groups are recorded, as JSON types.
+    """
+
+    model: Mapping[str, Any]
+    flip: bool
+    source: str
+    ratio: LikelihoodRatio
+    cllr: float
+    least_cllr: float
+    groups: tuple[Mapping[str, Any], ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all fields as JSON types."""
+        return {"schema": RATIO_SCHEMA, **vars(self), "ratio": self.ratio.to_json()}
+
+    @classmethod
+    def from_json(cls, found: Any, where: str) -> ScoreCalibration:
+        """Return what `to_json` wrote.
+
+        Args:
+            found: parsed JSON.
+            where: it comes from.
+
+        Raises:
+            ModelError: it is damaged, or something else.
+        """
+        try:
+            if found["schema"] != RATIO_SCHEMA or not isinstance(found["flip"], bool):
+                raise ValueError(f"schema {found['schema']!r}, flip {found['flip']!r}")
+            read = cls(
+                model={name: found["model"][name] for name in ("name", "sha256", "preprocessing")},
+                flip=found["flip"],
+                source=printable(check(str, found["source"], where, "source")),
+                ratio=LikelihoodRatio.from_json(found["ratio"]),
+                cllr=check(float, found["cllr"], where, "cllr"),
+                least_cllr=check(float, found["least_cllr"], where, "least_cllr"),
+                groups=tuple(dict(group) for group in found["groups"]),
+            )
+            if not 0 <= read.least_cllr <= 1.001 or not 0 <= read.cllr <= 1000:
+                raise ValueError(f"Cllr {read.cllr} of at least {read.least_cllr}")
+        except (KeyError, TypeError, ValueError, FacerecError) as error:
+            raise ModelError(
+                f"{where}: not a calibration, or a damaged one ({fault(error)}); run facerec "
+                "calibrate"
+            ) from error
+        return read
+
+    def evidence(self, score: float) -> Evidence:
+        """Return what a cosine of this model says."""
+        ratio = self.ratio
+        ends, (share, near) = ratio.interval(score), ratio.stranger(score)
+        beyond = not ratio.low <= score <= ratio.high
+        seen = score <= ratio.strangers[-1, 0]
+        few = f"; too few pairs score so {'high' if score > ratio.high else 'low'} to tell more"
+        return Evidence(
+            likelihood_ratio=None if beyond else math.exp(float(ratio.log_ratio(score))),
+            low=None if math.isinf(ends.low) else math.exp(ends.low),
+            high=None if math.isinf(ends.high) else math.exp(ends.high),
+            strangers=share if seen else 0.0,
+            strangers_interval=(near.low if seen else 0.0, near.high),
+            basis=self.basis + few * beyond,
+        )
+
+    @property
+    def basis(self) -> str:
+        """On whom it was calibrated, in words."""
+        pairs = self.ratio.mated + self.ratio.non_mated
+        return f"calibrated on {pairs:,} pairs of {self.ratio.subjects:,} people ({self.source})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +304,7 @@ class ModelCalibration:
         flip: whether mirror images were added.
         align: how its faces were found, see `Aligner.describe`; None for crops as they came.
         source: the bench or the people that it was made of.
-        thresholds: rows as JSON types, see ``docs/export.md``.
+        thresholds: its operating points.
         faces: which pictures the model knows as faces; None where that was not measured.
         ratio: what a cosine is worth as evidence; None where that is not known.
         where: the file.
@@ -103,14 +316,10 @@ class ModelCalibration:
     flip: bool
     align: Mapping[str, Any] | None
     source: str
-    thresholds: tuple[Mapping[str, Any], ...]
+    thresholds: tuple[Threshold, ...]
     faces: FaceScore | None
     ratio: ScoreCalibration | None
     where: str = ""
-
-    def points(self) -> tuple[Threshold, ...]:
-        """Return the operating points of its thresholds."""
-        return tuple(map(Threshold.from_json, self.thresholds))
 
     def pixels(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Return its channels, mean and std.
@@ -154,7 +363,7 @@ class ModelCalibration:
             "flip": self.flip,
             "align": None if self.align is None else dict(self.align),
             "source": self.source,
-            "thresholds": [dict(row) for row in self.thresholds],
+            "thresholds": [asdict(each) for each in self.thresholds],
             "faces": None if self.faces is None else self.faces.to_json(),
             "score_calibration": None if self.ratio is None else self.ratio.to_json(),
         }
@@ -183,14 +392,14 @@ class ModelCalibration:
                 flip=check(bool, found["flip"], where, "flip"),
                 align=None if align is None else check(dict[str, Any], align, where, "align"),
                 source=printable(check(str, found["source"], where, "source")),
-                thresholds=check(tuple[dict[str, Any], ...], found["thresholds"], where, "rows"),
+                thresholds=tuple(map(Threshold.from_json, found["thresholds"])),
                 faces=None if faces is None else FaceScore.from_json(faces),
                 ratio=None if worth is None else ScoreCalibration.from_json(worth, where),
                 where=where,
             )
-            if {point.flip for point in read.points()} - {read.flip}:
+            if {point.flip for point in read.thresholds} - {read.flip}:
                 raise ValueError(f"flip {read.flip}, and thresholds of another")
-            points = sorted(read.points(), key=lambda at: (at.bench, parse_rate(at.fpr)))
+            points = sorted(read.thresholds, key=lambda at: (at.bench, parse_rate(at.fpr)))
             for rarer, other in itertools.pairwise(points):
                 if rarer.bench == other.bench and rarer.value < other.value:
                     raise ValueError(f"the threshold of {rarer} is below that of {other}")
@@ -201,6 +410,10 @@ class ModelCalibration:
                 f"{where}: not a calibration, or a damaged one ({fault(no)}); run facerec calibrate"
             ) from no
         return read
+
+    def write(self, path: Path) -> None:
+        """Write the file, whole or not at all."""
+        write_json(path, {**self.to_json(), "facerec": facerec.__version__})
 
     @classmethod
     def read(cls, path: Path) -> ModelCalibration:
@@ -223,30 +436,28 @@ def calibration_file(model: Path) -> Path:
     return model.with_name(f"{model.name}.facerec.json")
 
 
-def find_calibration(
-    model: Path, digest: Callable[[], str], note: Mapping[str, Any] | None
-) -> tuple[ModelCalibration | None, str]:
+def find_calibration(model: Path, file: OnnxFile | None) -> tuple[ModelCalibration | None, str]:
     """Return the calibration in a model file or else beside it, and why one there is not used.
 
     Args:
         model: the file.
-        digest: returns its SHA-256.
-        note: what facerec wrote into the file, if it did.
+        file: what it holds, of an ``.onnx`` file.
 
     Raises:
         ModelError: it is damaged.
     """
+    note = None if file is None else file.note
     if (known := _inside(note or {}, str(model))) is not None:
         return known, ""
     path = calibration_file(model)
     if path.is_file():
         known = ModelCalibration.read(path)
-        if known.sha256 == digest():
+        if known.sha256 == (sha256(model) if file is None else file.sha256):
             return known, ""
         return None, f"{path}: this calibration is of another model, so it is not used"
     for old in ("thresholds", "calibration"):
-        if (file := model.with_name(f"{model.name}.{old}.json")).is_file():
-            return None, f"{file}: not read, as facerec calibrate writes one file of another form"
+        if (before := model.with_name(f"{model.name}.{old}.json")).is_file():
+            return None, f"{before}: not read, as facerec calibrate writes one file of another form"
     return None, ""
 
 

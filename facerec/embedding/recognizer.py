@@ -34,6 +34,7 @@ from facerec.embedding.align import (
     face_template,
 )
 from facerec.embedding.calibration import Threshold
+from facerec.embedding.evidence import Evidence
 from facerec.embedding.extraction import (
     Embeddings,
     Image,
@@ -42,8 +43,8 @@ from facerec.embedding.extraction import (
     image_digest,
 )
 from facerec.embedding.file import read_embeddings, write_embeddings
-from facerec.embedding.model import EmbeddingModel, load_model
-from facerec.embedding.score_calibration import Evidence
+from facerec.embedding.loading import load_model
+from facerec.embedding.model import EmbeddingModel
 from facerec.embedding.space import Space
 from facerec.records.decode import decode_image
 from facerec.records.images import FolderImages
@@ -153,7 +154,7 @@ class FaceRecognizer:
     ) -> None:
         self.model, self._detector, known = model, detector, model.calibration
         self.flip = known.flip_mode(flip) if known is not None else flip is not False
-        self.thresholds = () if known is None else known.points()
+        self.thresholds = () if known is None else known.thresholds
         self.calibration = None if known is None else known.ratio
         self.face_limits = None if known is None else known.faces
         self.unchecked = unchecked

@@ -81,8 +81,8 @@ class Space:
             elif mine != theirs and (name in _MADE_BY or 0 not in (mine, theirs)):
                 raise ModelError(
                     f"{where} cannot be compared: {self._difference(name, other)}; their scores "
-                    "mean nothing together, so embed both with one model, its pixels prepared "
-                    "alike, and both with --no-flip or without"
+                    "mean nothing together; embed both with one model that prepares pixels alike, "
+                    "and both with --no-flip or without"
                 )
         if not unknown:
             return ""

@@ -29,8 +29,9 @@ from facerec.base.devices import HostCopy, choose_device, true_float32
 from facerec.base.errors import ModelError, RecipeError, message_line
 from facerec.base.files import atomic_path, parse_json, sha256
 from facerec.base.recipe import from_dict, to_dict
+from facerec.embedding.bundle import MODEL_FILE
 from facerec.embedding.engines import Precision
-from facerec.embedding.model import MODEL_FILE, EmbeddingModel, Finish
+from facerec.embedding.model import EmbeddingModel, Finish
 from facerec.embedding.onnx_preprocessing import stated_preprocessing
 from facerec.embedding.state_dict import COUNTER, own_names, read_state_dict
 
@@ -148,7 +149,7 @@ def save_model(
         temporary.write_bytes(save(tensors, metadata))
 
 
-def load_weights(path: Path, pixels: Mapping[str, Any], **options: Any) -> TorchModel:
+def load_weights(path: Path, *, pixels: Mapping[str, Any], **options: Any) -> TorchModel:
     """Load a ``.safetensors`` that `save_model` wrote.
 
     Args:

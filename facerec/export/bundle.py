@@ -41,7 +41,7 @@ from facerec.export.graph import export_graph
 from facerec.export.options import DEFAULT, BundleOptions
 from facerec.export.parity import Bar, ParityRow, check_parity, sample_faces
 from facerec.export.quantize import calibration_images, quantize_int8
-from facerec.export.thresholds import Threshold, result_thresholds
+from facerec.export.thresholds import result_thresholds
 from facerec.export.triton import model_id, triton_config
 from facerec.report.folders import check_replaceable
 from facerec.verification import Bench, VerificationResult, evaluate_bench
@@ -189,7 +189,7 @@ def _write_all(
             if -(change := 100 * (cost["int8"] - cost["float32"])) > options.max_loss
         ][:1]
         if not left_out:
-            found = [row for result in own for row in result_thresholds(result)]
+            found = [asdict(row) for result in own for row in result_thresholds(result)]
             int8 = parse_onnx(_restate(int8.content, found), int8.where)
             write(INT8_FILE, int8.content)
             faces_alone = [row.min_cosine for row in parity[INT8_FILE] if row.check == "faces"]
@@ -242,7 +242,7 @@ def _stated(model: TorchModel, options: BundleOptions) -> dict[str, Any]:
         "embedding_size": model.embedding_size,
         "image_size": list(model.image_size),
         "flip": flip,
-        "thresholds": [dict(row) for row in thresholds],
+        "thresholds": [asdict(row) for row in thresholds],
         "score_calibration": None if worth is None else worth.to_json(),
         "faces": None if faces is None else faces.to_json(),
         "license": options.license,
@@ -328,7 +328,7 @@ def _describe(file: OnnxFile, path: str) -> dict[str, Any]:
     }
 
 
-def _restate(content: bytes, thresholds: list[Threshold]) -> bytes:
+def _restate(content: bytes, thresholds: list[dict[str, Any]]) -> bytes:
     """Return an exported file with thresholds of its own, and nothing of another's calibration."""
     import onnx
 

@@ -1,49 +1,33 @@
-"""Thresholds that a verification found, as rows of a bundle."""
+"""Thresholds that a verification found, as those of a model's calibration."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+import numpy as np
 
+from facerec.embedding.calibration import Threshold
 from facerec.verification import VerificationResult
-
-Threshold = dict[str, Any]
-"""One threshold as JSON types: bench, fpr (the target), threshold, fpr_realised and tpr with their
-intervals and counts, flip, score."""
 
 
 def result_thresholds(result: VerificationResult) -> list[Threshold]:
     """Return the thresholds that a result found."""
-    return list(_rows(result.to_json()))
-
-
-def _rows(result: Mapping[str, Any]) -> Iterable[Threshold]:
-    for point in result["tpr_at_fpr"]:
-        threshold = point["threshold"]
-        # A threshold that is not finite is stored as text or null.
-        if not (point["resolvable"] and isinstance(threshold, float) and math.isfinite(threshold)):
+    found = []
+    for each in result.points:
+        fpr, tpr, ends = each.fpr.interval, each.tpr.interval, each.threshold.interval
+        if not each.point.resolvable or not np.isfinite(each.point.threshold):
             continue
-        ends = point["threshold_interval"]
-        limits = None if ends is None else [ends["low"], ends["high"]]
-        # One that is open at an end is stored as text.
-        known = limits is not None and all(isinstance(end, float) for end in limits)
-        yield {
-            "bench": result["bench"],
-            "fpr": point["target"],
-            "threshold": threshold,
-            "threshold_interval": limits if known else None,
-            "fpr_realised": point["fpr_realised"],
-            "fpr_interval": _limits(point["fpr_interval"]),
-            "false_accepts": [point["false_accepts"], point["negatives"]],
-            "tpr": point["tpr"],
-            "tpr_interval": _limits(point["tpr_interval"]),
-            "true_accepts": [point["true_accepts"], point["positives"]],
-            "reliable": point["reliable"],
-            "flip": result["flip"],
-            "score": result["score"],
-        }
-
-
-def _limits(interval: Mapping[str, Any]) -> list[Any]:
-    return [interval["low"], interval["high"]]
+        assert fpr is not None and tpr is not None  # of a target that is resolvable
+        limits = None if ends is None else (ends.low, ends.high)
+        if limits is not None and not np.isfinite(limits).all():  # open at an end
+            limits = None
+        found.append(
+            Threshold.of(
+                each.point,
+                result.name,
+                bool(result.flip),
+                (fpr.low, fpr.high),
+                (tpr.low, tpr.high),
+                threshold_interval=limits,
+                score=result.score,
+            )
+        )
+    return found

@@ -79,7 +79,7 @@ def clean_set(
         vectors: raw embeddings, ``(N, D)``; rows that are not finite, or 0, take no part.
         labels: the name of each image's class, text ``(N,)``; empty where there is none.
         ids: image ids, text ``(N,)``.
-        face_scores: of the images, ``(N,)``, see `facerec.embedding.face_score.FaceScore`.
+        face_scores: of the images, ``(N,)``, see `facerec.embedding.calibration.FaceScore`.
         face_limit: score below which an image is none of a face; without it all are taken for one.
         across: look for duplicates among all pairs, not only those of one label.
         device: where to compute.

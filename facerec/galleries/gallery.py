@@ -35,8 +35,9 @@ from facerec.base.files import atomic_path, exclusive
 from facerec.base.large_arrays import take
 from facerec.base.names import same_name
 from facerec.base.progress import Progress
+from facerec.embedding.calibration import ScoreCalibration
+from facerec.embedding.evidence import Evidence
 from facerec.embedding.extraction import Embeddings, image_digest
-from facerec.embedding.score_calibration import Evidence, ScoreCalibration
 from facerec.embedding.space import Space
 from facerec.galleries.gallery_file import (
     COLUMNS,

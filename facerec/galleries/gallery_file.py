@@ -16,7 +16,7 @@ from facerec.base.errors import DatasetError, MetricError, fault
 from facerec.base.files import atomic_path, parse_json
 from facerec.base.libraries import Library
 from facerec.base.names import same_names
-from facerec.embedding.score_calibration import ScoreCalibration
+from facerec.embedding.calibration import ScoreCalibration
 from facerec.embedding.space import Space
 from facerec.galleries.threshold import Calibration
 from facerec.records.npz import read_arrays

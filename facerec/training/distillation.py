@@ -38,7 +38,8 @@ from facerec.base.files import (
 from facerec.base.limits import Checked, Limits, NonNegative, Probability
 from facerec.base.progress import Progress
 from facerec.base.recipe import to_dict
-from facerec.embedding.model import EmbeddingModel, load_model
+from facerec.embedding.loading import load_model
+from facerec.embedding.model import EmbeddingModel
 from facerec.heads.distillation_loss import DistillationKind
 from facerec.records.augment import Augmentation
 from facerec.records.dataset import Batch, BatchLoader, BatchRequest, FaceDataset

@@ -21,7 +21,7 @@ from facerec.base.progress import Progress
 from facerec.base.recipe import load_recipe
 from facerec.embedding.bundle import is_bundle
 from facerec.embedding.extraction import embed_images
-from facerec.embedding.model import load_model
+from facerec.embedding.loading import load_model
 from facerec.embedding.state_dict import COUNTER, own_names, own_note, read_state_dict
 from facerec.embedding.torch_model import TorchModel
 from facerec.heads.classifier import MarginClassifier

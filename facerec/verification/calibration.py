@@ -19,11 +19,10 @@ from facerec.base.defaults import ALL_PAIRS_TARGETS
 from facerec.base.devices import choose_device
 from facerec.base.errors import MetricError
 from facerec.base.progress import Progress
-from facerec.embedding.calibration import PIXELS, ModelCalibration
+from facerec.embedding.calibration import PIXELS, ModelCalibration, ScoreCalibration, Threshold
 from facerec.embedding.extraction import Embeddings
-from facerec.embedding.face_score import FaceScore
+from facerec.embedding.face_score import fit_face_score
 from facerec.embedding.model import EmbeddingModel
-from facerec.embedding.score_calibration import ScoreCalibration
 from facerec.embedding.space import Space
 from facerec.report.estimate import Estimate, Unit
 from facerec.statistics.calibration import (
@@ -80,7 +79,7 @@ def calibrate_model(
         subjects: of the images, ``(N,)``; an image of nobody knows whom, empty, is left out.
         source: file or bench that the images come from.
         network: the model; without it nothing tells which pictures it knows as faces.
-        sample: some of the faces, uint8 RGB ``(n, H, W, 3)``, see `FaceScore.fit`.
+        sample: some of the faces, uint8 RGB ``(n, H, W, 3)``, see `fit_face_score`.
         fpr: targets whose thresholds are found; those that the images do not carry are left out.
         groups: see `calibrate`.
         progress: see `facerec.base.progress.Progress`.
@@ -98,7 +97,7 @@ def calibrate_model(
     if network is not None:
         pictures = None if sample is None or not len(sample) else sample
         vectors = embeddings.vectors[rows]
-        faces = FaceScore.fit(network, vectors, flip=flip, faces=pictures, progress=progress)
+        faces = fit_face_score(network, vectors, flip=flip, faces=pictures, progress=progress)
         subjects = np.where(faces.far(embeddings.vectors), "", subjects)
         rows = known_rows(embeddings, subjects)
     vectors, names = embeddings.vectors[rows], subjects[rows]
@@ -113,26 +112,10 @@ def calibrate_model(
     found = score_all_pairs(vectors, names, fpr=fpr, progress=progress)
     thresholds = []
     for point, table in zip(found.points, found.tables, strict=True):
-        if not point.resolvable or not math.isfinite(point.threshold):
-            continue
-        shares = table.fmr_share().interval(), table.fnmr_share().interval()
-        thresholds.append(
-            {
-                "bench": source,
-                "fpr": point.target,
-                "threshold": point.threshold,
-                "threshold_interval": None,
-                "fpr_realised": point.fpr_realised,
-                "fpr_interval": [shares[0].low, shares[0].high],
-                "false_accepts": [point.false_accepts, point.non_mated],
-                "tpr": point.tpr,
-                "tpr_interval": [1 - shares[1].high, 1 - shares[1].low],
-                "true_accepts": [point.true_accepts, point.mated],
-                "reliable": point.reliable,
-                "flip": flip,
-                "score": "cosine",
-            }
-        )
+        if point.resolvable and math.isfinite(point.threshold):
+            fmr, fnmr = table.fmr_share().interval(), table.fnmr_share().interval()
+            ends = (fmr.low, fmr.high), (1 - fnmr.high, 1 - fnmr.low)
+            thresholds.append(Threshold.of(point, source, flip, *ends))
     across, down = about.get("shift") or (0, 0)
     return ModelCalibration(
         sha256=about["sha256"],

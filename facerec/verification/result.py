@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.base.errors import MetricError
-from facerec.embedding.score_calibration import ScoreCalibration
+from facerec.embedding.calibration import ScoreCalibration
 from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
 from facerec.statistics.kfold import KFoldAccuracy

@@ -108,10 +108,10 @@ def test_what_it_leaves_decides_everywhere(
     vectors, who = mine.embed(ids), np.repeat(np.arange(30), 2)
     first, second = np.triu_indices(60, 1)
     scores = score_pairs(vectors, first, second)
-    accepted, others = scores >= row["threshold"], who[first] != who[second]
-    assert row["false_accepts"] == [(accepted & others).sum(), others.sum()]
-    assert row["true_accepts"] == [(accepted & ~others).sum(), (~others).sum()]
-    assert row["fpr_realised"] == (accepted & others).sum() / others.sum() <= 0.1
+    accepted, others = scores >= row.threshold, who[first] != who[second]
+    assert row.false_accepts == ((accepted & others).sum(), others.sum())
+    assert row.true_accepts == ((accepted & ~others).sum(), (~others).sum())
+    assert row.fpr_realised == (accepted & others).sum() / others.sum() <= 0.1
     # Five pictures in a thousand of its own are refused, of 60 none.
     assert known.faces.faces == 60
     assert known.faces.limit == pytest.approx(known.faces(vectors).min(), abs=1e-3)
@@ -120,7 +120,7 @@ def test_what_it_leaves_decides_everywhere(
     answer = json.loads(capsys.readouterr().out)
     told = known.ratio.evidence(answer["similarity"])
     assert answer["evidence"]["likelihood_ratio"] == told.likelihood_ratio
-    assert answer["threshold"] == row["threshold"] and answer["model"]["shift"] == [2, -1]
+    assert answer["threshold"] == row.threshold and answer["model"]["shift"] == [2, -1]
     same(photos)
     assert str(told) in capsys.readouterr().out
     for flags in (["--no-flip"], ["--mean", "0"], ["--std", "1,2,3"], ["--channels", "bgr"]):

@@ -23,7 +23,7 @@ from facerec.embedding import (
     load_state_dict_file,
     save_model,
 )
-from facerec.embedding.model import newest_run
+from facerec.embedding.loading import newest_run
 
 SMALL = Backbone("iresnet18", embedding_size=16, width=0.125)
 RECIPE = {"type": "Recipe", "seed": 5, "batch_size": 8}

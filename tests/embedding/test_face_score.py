@@ -11,14 +11,9 @@ from helpers.toy_model import ToyModel, tile_means
 
 from facerec.base.errors import FacerecError
 from facerec.embedding import Embeddings, extract
-from facerec.embedding.face_score import (
-    _NEAR,
-    _SPOILT,
-    FALSE_REFUSALS,
-    SPOILT_WEIGHT,
-    FaceScore,
-    without_face,
-)
+from facerec.embedding.calibration import FaceScore
+from facerec.embedding.face_score import _NEAR, FALSE_REFUSALS, SPOILT_WEIGHT, fit_face_score
+from facerec.records.non_faces import SPOILT, without_face
 
 SIDE = 56
 FACE = np.random.default_rng(0).choice([-1.0, 1.0], 147)
@@ -58,7 +53,7 @@ def fitted(network: ToyModel, spoilt: bool = True) -> tuple[FaceScore, np.ndarra
     faces = drawn_faces()
     vectors = extract(network, faces, flip=False).vectors
     some = sample() if spoilt else None
-    return FaceScore.fit(network, vectors, flip=False, faces=some), vectors
+    return fit_face_score(network, vectors, flip=False, faces=some), vectors
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +71,7 @@ def test_it_is_what_its_definition_says(known: tuple[FaceScore, np.ndarray]) -> 
 
     generated = without_face((SIDE, SIDE), generator).values()
     means = [sum(map(mean, generated))]
-    for kind, spoil in _SPOILT.items():
+    for kind, spoil in SPOILT.items():
         if kind not in _NEAR:  # of the first half
             means.append(mean([spoil(face, generator) for face in sample()[:10]]))
     lengths = [float(np.linalg.norm(row)) for row in vectors]
@@ -87,7 +82,7 @@ def test_it_is_what_its_definition_says(known: tuple[FaceScore, np.ndarray]) -> 
         cosines = [float(v @ centre) / length for v, length in zip(vectors, lengths, strict=True)]
         away = (np.median(cosines) - cosines) / spread(cosines)
         found = np.minimum(found, away * (SPOILT_WEIGHT if number else 1))
-    assert len(score.centres) == len(means) == 1 + len({*_SPOILT} - {*_NEAR})
+    assert len(score.centres) == len(means) == 1 + len({*SPOILT} - {*_NEAR})
     np.testing.assert_allclose(score(vectors), found, atol=1e-3)
     refused = (score(vectors) < score.limit).sum()
     assert refused == int(FALSE_REFUSALS * (len(vectors) - 1)) and score.faces == len(vectors)
@@ -97,7 +92,7 @@ def test_it_is_what_its_definition_says(known: tuple[FaceScore, np.ndarray]) -> 
 
 def test_it_refuses_pictures_without_a_face(known: tuple[FaceScore, np.ndarray]) -> None:
     score, _ = known
-    assert set(score.power) == {"pictures without a face", *_SPOILT}
+    assert set(score.power) == {"pictures without a face", *SPOILT}
     seen, of = score.power["pictures without a face"]
     assert seen == of and "pictures without a face" not in score.blind
     for pictures in without_face((SIDE, SIDE), np.random.default_rng(9)).values():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,7 @@ def test_a_file_says_the_same_again(path: Path) -> None:
     again = json.loads(json.dumps(known.to_json(), allow_nan=False))
     assert again == whole() | {"model": {"sha256": sha256(path)}}
     assert (known.shift, known.flip, known.align) == ((3, -2), False, ALIGNED)
-    assert [(each.fpr, each.value) for each in known.points()] == [("1e-3", 0.3), ("1e-2", 0.2)]
+    assert [(each.fpr, each.value) for each in known.thresholds] == [("1e-3", 0.3), ("1e-2", 0.2)]
     assert known.preprocessing == BGR and load_model(path, calibrated=False).calibration is None
 
 
@@ -208,19 +209,24 @@ def test_faces_of_photos_are_cut_out_where_crops_of_the_calibration_lie(path: Pa
     np.testing.assert_allclose(moved[12:100, 12:100], inside(load_model(path), photo), atol=1)
 
 
+def holding(note: dict[str, Any], digest: str = "") -> Any:
+    """Return a file that says this of itself."""
+    return SimpleNamespace(note=note, sha256=digest)
+
+
 def test_an_exported_file_brings_its_own(path: Path) -> None:
     put(path, point(0.9))
     worth = toy_calibration({}, flip=False).to_json()
     note = {"preprocessing": "embedded", "alignment": "arcface_112x112", "thresholds": [point(0.3)]}
     more = {"score_calibration": worth, "faces": refusing(np.ones(16)).to_json()}
     for extra in ({}, more):
-        known, unused = find_calibration(path, lambda: "", note | extra)
-        assert known is not None and not unused and known.points()[0].value == 0.3
+        known, unused = find_calibration(path, holding(note | extra))
+        assert known is not None and not unused and known.thresholds[0].value == 0.3
         assert known.flip is False and (known.ratio is None) is (known.faces is None) is not extra
-    known, _ = find_calibration(path, lambda: sha256(path), {"thresholds": []})
-    assert known is not None and known.points()[0].value == 0.9
+    known, _ = find_calibration(path, holding({"thresholds": []}, sha256(path)))
+    assert known is not None and known.thresholds[0].value == 0.9
     damages = [{name: 7} for name in ("thresholds", "faces", "score_calibration")]
     damages += [{"thresholds": [each]} for each in ({}, point(0.3, flip=None))]
     for damage in (*damages, {"preprocessing": {}}):
         with pytest.raises(ModelError, match=r"model\.safetensors: "):
-            find_calibration(path, lambda: "", note | damage)
+            find_calibration(path, holding(note | damage))

@@ -10,7 +10,8 @@ import pytest
 from helpers.calibrations import toy_calibration
 
 from facerec.base.errors import ModelError
-from facerec.embedding.score_calibration import Evidence, ScoreCalibration
+from facerec.embedding.calibration import ScoreCalibration
+from facerec.embedding.evidence import Evidence
 
 MODEL = {"name": "mine", "sha256": "a" * 64, "preprocessing": {"channels": "rgb"}}
 

@@ -20,7 +20,7 @@ from helpers.toy_onnx import noted, tiles
 from facerec.base.errors import DatasetError, FacerecError
 from facerec.embedding.extraction import embed_images
 from facerec.embedding.file import read_embeddings
-from facerec.embedding.model import load_model
+from facerec.embedding.loading import load_model
 from facerec.records.tar_shards import TarImages
 
 pytest.importorskip("pyarrow")

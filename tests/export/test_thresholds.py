@@ -16,19 +16,18 @@ def test_thresholds_are_those_of_the_result() -> None:
     found = evaluate(scores, listed, name="lfw", fpr=("1e-1", "1e-2", "1e-4"))
     rows = result_thresholds(found)
     # 200 different pairs cannot resolve 1e-4.
-    assert [row["fpr"] for row in rows] == ["1e-1", "1e-2"]
+    assert [row.fpr for row in rows] == ["1e-1", "1e-2"]
     for row in rows:
-        estimate = found.point(row["fpr"])
+        estimate = found.point(row.fpr)
         interval = estimate.threshold.interval
-        assert row["threshold"] == estimate.point.threshold
-        limits = None if interval is None else [interval.low, interval.high]
-        assert row["threshold_interval"] == (
-            limits if np.isfinite(limits or np.nan).all() else None
-        )
+        assert row.threshold == estimate.point.threshold
+        limits = None if interval is None else (interval.low, interval.high)
+        assert row.threshold_interval == (limits if np.isfinite(limits or np.nan).all() else None)
         for rate, counts, of in (
             ("fpr_realised", "false_accepts", found.non_mated_scores),
             ("tpr", "true_accepts", found.mated_scores),
         ):
-            accepted = of >= row["threshold"]
-            assert row[rate] == accepted.mean() and row[counts] == [accepted.sum(), 200]
-        assert (row["flip"], row["bench"]) == (found.flip, "lfw")
+            accepted = of >= row.threshold
+            counted = getattr(row, rate), getattr(row, counts)
+            assert counted == (accepted.mean(), (accepted.sum(), 200))
+        assert (row.flip, row.bench) == (bool(found.flip), "lfw")

@@ -7,6 +7,7 @@ import json
 import pickle
 import tarfile
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -234,8 +235,8 @@ def judge_by(model: EmbeddingModel) -> None:
         shown = recognizer.verify(one, other, 0.3)
         str(shown), str(shown.evidence and shown.evidence.probability(10))
     if known is not None:
-        list(map(str, known.points())), known.faces and known.faces.words
-        str(thresholds_table(known.thresholds).markdown())
+        list(map(str, known.thresholds)), known.faces and known.faces.words
+        str(thresholds_table([*map(asdict, known.thresholds)]).markdown())
 
 
 def make_thresholds(root: Path) -> None:

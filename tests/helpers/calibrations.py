@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from facerec.embedding.calibration import ModelCalibration
-from facerec.embedding.face_score import FaceScore
-from facerec.embedding.score_calibration import ScoreCalibration
+from facerec.embedding.calibration import FaceScore, ModelCalibration, ScoreCalibration, Threshold
 from facerec.statistics.calibration import LikelihoodRatio, ScoreCounts
 
 
@@ -55,5 +53,6 @@ def model_calibration(*rows: Mapping[str, Any], **changes: Any) -> ModelCalibrat
     """Return the calibration of a model, without flip unless its thresholds are with it."""
     pixels = {"channels": "rgb", "mean": 127.5, "std": 127.5}
     fields = {"sha256": None, "preprocessing": pixels, "shift": (0, 0), "align": None}
-    fields |= {"flip": any(row["flip"] for row in rows), "thresholds": rows, "source": "toy.bin"}
+    points = tuple(map(Threshold.from_json, rows))
+    fields |= {"flip": any(each.flip for each in points), "thresholds": points, "source": "toy.bin"}
     return ModelCalibration(**fields | {"faces": None, "ratio": None} | changes)

@@ -21,7 +21,7 @@ from facerec.base.errors import (
     ModelError,
     TrainingError,
 )
-from facerec.embedding.model import load_model
+from facerec.embedding.loading import load_model
 from facerec.heads import SEC, AdaFace, ArcFace, MagFace, MarginClassifier, SphereFace2017
 from facerec.records import Augmentation, BatchRequest, Data, Part, open_dataset
 from facerec.training import Distillation, Recipe

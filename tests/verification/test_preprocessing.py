@@ -12,7 +12,8 @@ import pytest
 from facerec.backbones import Preprocessing
 from facerec.backbones.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 from facerec.base.errors import MetricError
-from facerec.embedding.model import OnnxModel, load_model
+from facerec.embedding.loading import load_model
+from facerec.embedding.model import OnnxModel
 from facerec.records.images import MemoryImages
 from facerec.statistics.influences import ScoredComparisons
 from facerec.verification import preprocessing

@@ -1,17 +1,9 @@
-"""What a cosine of a model is worth as evidence: its calibration, as a file beside the model."""
+"""What a cosine of a model says about two photos, as evidence and in words."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-from facerec.base.errors import FacerecError, ModelError, fault, printable
-from facerec.base.recipe import check
-from facerec.statistics.calibration import LikelihoodRatio
-
-SCHEMA = "facerec.score_calibration/1"
 
 _OFTEN = 0.1
 """Share of strangers from which on they are counted in 100."""
@@ -85,87 +77,6 @@ class Evidence:
             return 1.0 if math.isinf(odds) else odds / (odds + among - 1)
 
         return share(centre), share(low), share(high)
-
-
-@dataclass(frozen=True, eq=False)
-class ScoreCalibration:
-    """The likelihood ratio of a model's cosines, and the people on whom it rests.
-
-    Attributes:
-        model: name, SHA-256 and preprocessing of the model, as JSON types.
-        flip: whether its embeddings are sums over image and mirror image.
-        source: file or bench whose people were compared.
-        ratio: of scores.
-        cllr: cost of its log-likelihood ratios on people whom it does not know, by ten folds, bits.
-        least_cllr: the least cost there of any monotone calibration with the same ends.
-        groups: figures by group where groups are recorded, as JSON types.
-    """
-
-    model: Mapping[str, Any]
-    flip: bool
-    source: str
-    ratio: LikelihoodRatio
-    cllr: float
-    least_cllr: float
-    groups: tuple[Mapping[str, Any], ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all fields as JSON types."""
-        return {"schema": SCHEMA, **vars(self), "ratio": self.ratio.to_json()}
-
-    @classmethod
-    def from_json(cls, found: Any, where: str) -> ScoreCalibration:
-        """Return what `to_json` wrote.
-
-        Args:
-            found: parsed JSON.
-            where: it comes from.
-
-        Raises:
-            ModelError: it is damaged, or something else.
-        """
-        try:
-            if found["schema"] != SCHEMA or not isinstance(found["flip"], bool):
-                raise ValueError(f"schema {found['schema']!r}, flip {found['flip']!r}")
-            read = cls(
-                model={name: found["model"][name] for name in ("name", "sha256", "preprocessing")},
-                flip=found["flip"],
-                source=printable(check(str, found["source"], where, "source")),
-                ratio=LikelihoodRatio.from_json(found["ratio"]),
-                cllr=check(float, found["cllr"], where, "cllr"),
-                least_cllr=check(float, found["least_cllr"], where, "least_cllr"),
-                groups=tuple(dict(group) for group in found["groups"]),
-            )
-            if not 0 <= read.least_cllr <= 1.001 or not 0 <= read.cllr <= 1000:
-                raise ValueError(f"Cllr {read.cllr} of at least {read.least_cllr}")
-        except (KeyError, TypeError, ValueError, FacerecError) as error:
-            raise ModelError(
-                f"{where}: not a calibration, or a damaged one ({fault(error)}); run facerec "
-                "calibrate"
-            ) from error
-        return read
-
-    def evidence(self, score: float) -> Evidence:
-        """Return what a cosine of this model says."""
-        ratio = self.ratio
-        ends, (share, near) = ratio.interval(score), ratio.stranger(score)
-        beyond = not ratio.low <= score <= ratio.high
-        seen = score <= ratio.strangers[-1, 0]
-        few = f"; too few pairs score so {'high' if score > ratio.high else 'low'} to tell more"
-        return Evidence(
-            likelihood_ratio=None if beyond else math.exp(float(ratio.log_ratio(score))),
-            low=None if math.isinf(ends.low) else math.exp(ends.low),
-            high=None if math.isinf(ends.high) else math.exp(ends.high),
-            strangers=share if seen else 0.0,
-            strangers_interval=(near.low if seen else 0.0, near.high),
-            basis=self.basis + few * beyond,
-        )
-
-    @property
-    def basis(self) -> str:
-        """On whom it was calibrated, in words."""
-        pairs = self.ratio.mated + self.ratio.non_mated
-        return f"calibrated on {pairs:,} pairs of {self.ratio.subjects:,} people ({self.source})"
 
 
 def power(value: float, down: bool = False) -> str:

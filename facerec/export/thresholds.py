@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from facerec.verification import VerificationResult
@@ -15,11 +15,8 @@ intervals and counts, flip, score."""
 
 def result_thresholds(result: VerificationResult) -> list[Threshold]:
     """Return the thresholds that a result found."""
-    return list(_rows(result.to_json()))
-
-
-def _rows(result: Mapping[str, Any]) -> Iterable[Threshold]:
-    for point in result["tpr_at_fpr"]:
+    found, rows = result.to_json(), []
+    for point in found["tpr_at_fpr"]:
         threshold = point["threshold"]
         # A threshold that is not finite is stored as text or null.
         if not (point["resolvable"] and isinstance(threshold, float) and math.isfinite(threshold)):
@@ -28,8 +25,8 @@ def _rows(result: Mapping[str, Any]) -> Iterable[Threshold]:
         limits = None if ends is None else [ends["low"], ends["high"]]
         # One that is open at an end is stored as text.
         known = limits is not None and all(isinstance(end, float) for end in limits)
-        yield {
-            "bench": result["bench"],
+        row = {
+            "bench": found["bench"],
             "fpr": point["target"],
             "threshold": threshold,
             "threshold_interval": limits if known else None,
@@ -40,9 +37,11 @@ def _rows(result: Mapping[str, Any]) -> Iterable[Threshold]:
             "tpr_interval": _limits(point["tpr_interval"]),
             "true_accepts": [point["true_accepts"], point["positives"]],
             "reliable": point["reliable"],
-            "flip": result["flip"],
-            "score": result["score"],
+            "flip": found["flip"],
+            "score": found["score"],
         }
+        rows.append(row)
+    return rows
 
 
 def _limits(interval: Mapping[str, Any]) -> list[Any]:

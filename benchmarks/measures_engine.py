@@ -17,7 +17,9 @@ from torch import Tensor, nn
 from facerec.backbones import Backbone
 from facerec.base.devices import has_fast_bf16
 from facerec.heads import SEC, ArcFace, MarginClassifier
-from facerec.heads.margin_softmax import Arithmetic, Precision, margin_softmax
+from facerec.heads.classifier import Precision
+from facerec.heads.margin_softmax import margin_softmax
+from facerec.heads.tiles import TileSettings
 from facerec.records import Data
 from facerec.records.dataset import Batch
 from facerec.training import SGD, Head, Recipe
@@ -65,7 +67,8 @@ class _Head:
             margin = ArcFace(wrap="none")
             self.loss = lambda: (
                 margin_softmax(
-                    self.embeddings, self.weight, labels, margin, arithmetic=Arithmetic(side)
+                    *(self.embeddings, self.weight, labels, margin),
+                    settings=TileSettings(reduced=side == "bf16"),
                 ).loss
             )
 
@@ -132,11 +135,10 @@ class _UpdatedHead(_Head):
         if side != "dense":
             update = RowUpdate(self.optimizer, self.weight, at_once=True).gradients(last=True)
             margin = ArcFace(wrap="none")
-            precision: Precision = "bf16" if side == "bf16" else "fp32"
             self.loss = lambda: (
                 margin_softmax(
                     *(self.embeddings, self.weight, labels, margin),
-                    arithmetic=Arithmetic(precision),
+                    settings=TileSettings(reduced=side == "bf16"),
                     update=update,
                 ).loss
             )

@@ -33,7 +33,7 @@ from facerec.embedding.recognizer import FaceRecognizer
 from facerec.export.consumers import check_consumers
 from facerec.export.graph import export_graph
 from facerec.export.parity import Bar, check_parity, deviation, sample_faces
-from facerec.export.quantize import MIN_IMAGES, calibration_images, quantize_int8
+from facerec.export.quantize import MIN_IMAGES, int8_calibration_data, quantize_int8
 from facerec.verification import evaluate_bench, pack_bench
 from facerec.verification.compare import compare
 
@@ -171,7 +171,7 @@ def accuracy(model: Path, bench: Path, calibration: Path) -> list[Row]:
     trained = load_model(model)
     assert isinstance(trained, TorchModel)
     main = export_graph(trained.backbone, trained.preprocessing, note=NOTE)
-    images, _ = calibration_images(calibration)
+    images, _ = int8_calibration_data(calibration)
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / f"{name}.onnx" for name in ("float32", "int8")]
         for file, content in zip(files, (main, quantize_int8(main, images)), strict=True):

@@ -12,7 +12,8 @@ from rows import Row
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from facerec.heads import ArcFace
-from facerec.heads.margin_softmax import Arithmetic, margin_softmax
+from facerec.heads.margin_softmax import margin_softmax
+from facerec.heads.tiles import TileSettings
 from facerec.training import SGD, AdamW, Optimizer, RMSprop
 from facerec.training.row_update import RowUpdate
 
@@ -58,11 +59,9 @@ def _passes(tiles: int, optimizer: Optimizer | None) -> tuple[float, float]:
         update = rows.gradients(last=True)
     embeddings = torch.ones(_SIZE, _SIZE, requires_grad=True)
     labels = torch.zeros(_SIZE, dtype=torch.int64)
-    arithmetic = Arithmetic(chunk=_SIZE, kernel="triton")
+    settings = TileSettings(chunk=_SIZE, kernel="triton")
     start = time.process_time_ns()
-    found = margin_softmax(
-        embeddings, weight, labels, ArcFace(), arithmetic=arithmetic, update=update
-    )
+    found = margin_softmax(embeddings, weight, labels, ArcFace(), settings=settings, update=update)
     between = time.process_time_ns()
     found.loss.backward()
     return (between - start) / 1000, (time.process_time_ns() - between) / 1000

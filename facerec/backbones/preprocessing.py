@@ -15,7 +15,7 @@ PerChannel = float | tuple[float, float, float]
 """One number for all channels, or one for each in the order in which the network takes them."""
 
 IMAGENET_MEAN, IMAGENET_STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
-"""Of ImageNet's pixels (0 to 255), red, green, blue: what torchvision and timm normalise with."""
+"""Mean and deviation of ImageNet's pixels (0 to 255), red, green, blue, as torchvision has them."""
 
 
 @dataclass(frozen=True)

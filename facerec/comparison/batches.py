@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.base.errors import DatasetError
+from facerec.records.augment import sample_generator
 
 
 def class_batches(
@@ -46,7 +47,7 @@ def class_batches(
             f"batches of {classes} classes × {per_class} images cannot be made from "
             f"{count:,} classes; take fewer classes in a batch, or data with more"
         )
-    generator = np.random.Generator(np.random.Philox(key=np.array([seed, epoch], np.uint64)))
+    generator = sample_generator(seed, epoch, 0)
     groups = _hands(np.arange(count), classes, generator)
     order = np.argsort(labels, kind="stable")
     _, starts = np.unique(labels[order], return_index=True)

@@ -120,8 +120,7 @@ def open_features(config: FeatureData) -> FeatureSet:
             notes.append(f"{path}: {count:,} of {len(lost):,} images {why} and are left out")
     kept = np.flatnonzero(usable & named)
     names = ordered(set(first.subjects[kept].tolist()))
-    number_of = {name: number for number, name in enumerate(names)}
-    labels = np.array([number_of[name] for name in first.subjects[kept].tolist()], np.int64)
+    labels = pd.Index(names).get_indexer(pd.Index(first.subjects[kept]))
     ids = first.ids[kept]
     return FeatureSet(path, [view[kept] for view in views], ids, labels, names, files, notes=notes)
 

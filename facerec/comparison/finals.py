@@ -27,7 +27,7 @@ from facerec.comparison.retrieval import Retrieval, clustering, retrieve
 from facerec.comparison.splits import ClassSplit, select_classes
 
 VIEWS = ("concatenated", "separated")
-"""Of the figures on the test classes."""
+"""How the models of the folds answer: with embeddings side by side, or each by itself."""
 MODELS = "models"
 """The view whose figures are of each fold's model: ``norm_mean`` and ``norm_cv2``."""
 
@@ -39,9 +39,9 @@ class FinalRun:
     labels: NDArray[np.int64]
     """Class of each query, ``(q,)``."""
     scores: Mapping[tuple[str, str], NDArray[np.float64]]
-    """By view and figure: of each query, ``(q,)``, the metrics and ``recall@K``; of all queries
-    together, ``()``, the `ClusterMetric`s asked for; and of each fold's model, ``(folds,)``, mean
-    and squared coefficient of variation of the norms of raw test embeddings."""
+    """Results by view and name: of each query, ``(q,)``, the metrics and ``recall@K``; of all
+    queries together, ``()``, the `ClusterMetric`s asked for; and of each fold's model,
+    ``(folds,)``, mean and squared coefficient of variation of the norms of raw test embeddings."""
     fits: tuple[Fit, ...]
     """How each of them was trained; none for an untrained model."""
     dropped: int

@@ -41,7 +41,7 @@ class Fit:
     score: float | None
     """Best validation MAP@R; None if training failed."""
     epoch: int
-    """When that was; 0 is the untrained model."""
+    """Epoch of the best score; 0 is the untrained model."""
     curve: tuple[float, ...]
     """Validation MAP@R of the untrained model and after every epoch."""
     seconds: float

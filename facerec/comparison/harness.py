@@ -58,13 +58,12 @@ from facerec.comparison.protocol import (
 )
 from facerec.comparison.retrieval import clustering
 from facerec.comparison.search import Search, Trial, best_of, optuna
-from facerec.comparison.splits import ClassSplit, split_classes
 from facerec.comparison.trunks import Trunk, read_recipe
 from facerec.records.synthetic import SyntheticSet, write_synthetic
 from facerec.report.documents import provenance_of
 
 _PACKAGES = ("numpy", "torch", "optuna", "pytorch-metric-learning", "timm")
-"""Whose versions are noted, where they are installed."""
+"""Packages whose versions are noted, where they are installed."""
 
 _WAIT = 1.0
 """Seconds between two looks at what other workers do."""
@@ -77,9 +76,9 @@ class ArmResult:
     arm: Arm
     trials: tuple[Trial, ...]
     runs: Mapping[int, FinalRun]
-    """By the number of the seed; none if no trial succeeded."""
+    """Final runs by the number of their seed; none if no trial succeeded."""
     failures: tuple[str, ...]
-    """Of final runs that could not be trained, with their seed."""
+    """Why final runs could not be trained, with their seed."""
 
     @property
     def best(self) -> Trial | None:
@@ -158,13 +157,7 @@ class Harness:
         self._untrained = 1 if self.on_features else comparison.repetitions
         self.images = self._open_images(faces)
         common = comparison.protocol
-        self.split: ClassSplit = split_classes(
-            self.images.num_classes,
-            common.folds,
-            common.numbering,
-            self.images.train_classes,
-            str(self._path),
-        )
+        self.split = self.images.split(common.folds, common.numbering)
         self.trainer = ArmTrainer(self.images, device)
         self._check_models()
         self._notes = [*self.images.notes, *self._check_weights()]
@@ -311,7 +304,6 @@ class Harness:
     def _open_images(self, progress: Progress | None) -> ImageSet:
         data = self.comparison.data
         if isinstance(data, FeatureData):
-            self._path = data.path
             return open_features(data)
         if isinstance(data, SyntheticSet):
             folder = self.folder / "faces"
@@ -319,7 +311,6 @@ class Harness:
                 if not (folder / "train.rec").is_file():  # which comes last
                     write_synthetic(folder, data, 2, progress)
             data = ImageData(folder)
-        self._path = data.path
         return open_image_set(data)
 
     def _check_models(self) -> None:
@@ -347,7 +338,7 @@ class Harness:
         notes = []
         for path in self._weights:
             trained_on = read_recipe(path).get("data", {}).get("path")
-            if trained_on is not None and Path(trained_on).resolve() == self._path.resolve():
+            if trained_on is not None and Path(trained_on).resolve() == self.images.path.resolve():
                 raise ComparisonError(
                     f"{path}: these weights were trained on {trained_on}, test classes among them; "
                     "take other images or other weights"

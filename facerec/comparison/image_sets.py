@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from facerec.base.errors import DatasetError, ImageError, message_line
 from facerec.base.files import sha256
+from facerec.comparison.splits import ClassSplit, Numbering, split_classes
 from facerec.records.decode import decode_image
 from facerec.records.images import (
     FolderImages,
@@ -31,7 +32,7 @@ from facerec.records.layout import RecordImages
 from facerec.verification.protocols.lists import MAX_NAME, read_lines
 
 LIST = "images.csv"
-"""In a folder of images: their paths, classes and perhaps parts. ``examples/retrieval_sets.py``
+"""List of a folder of images: paths, classes and perhaps parts. ``examples/retrieval_sets.py``
 writes it for CUB-200-2011, Cars196, Stanford Online Products and In-Shop Clothes Retrieval."""
 
 MAX_HASHED_BYTES = 64 << 20
@@ -44,7 +45,7 @@ _BENCH = re.compile(
 
 _PACK_SUFFIXES = (".bin", ".npz")
 _FILE_SUFFIXES = (".rec", ".npz", ".csv", ".parquet")
-"""Of records and of embeddings, whose folder may bear the name too."""
+"""Endings of records and of embeddings, whose folder may bear the name too."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class ImageSet:
     """Images of classes 0 … C−1, each class with at least two images.
 
     Attributes:
+        path: of the set.
         labels: int64 ``(n,)``, contiguous classes; every class occurs.
         class_names: one a class, in the order of the numbers.
         ids: text ``(n,)``, unique: the key of a record, or a path inside the folder.
@@ -98,6 +100,7 @@ class ImageSet:
         Raises:
             DatasetError: fewer than two classes with two images.
         """
+        self.path = where
         sizes = np.bincount(labels, minlength=len(class_names))
         kept_classes = np.flatnonzero(sizes >= 2)
         lone = [class_names[c] for c in np.flatnonzero(sizes == 1).tolist()]
@@ -107,16 +110,13 @@ class ImageSet:
                 "but a comparison needs classes to train on and others to score; add images"
             )
         kept = np.flatnonzero(sizes[labels] >= 2)
-        number = np.full(len(sizes), -1)
-        number[kept_classes] = np.arange(len(kept_classes))
+        number = np.cumsum(sizes >= 2) - 1
         self.images, self._kept, self._files = images, kept, list(files)
         self.labels: NDArray[np.int64] = number[labels[kept]]
         self.class_names = [class_names[c] for c in kept_classes.tolist()]
         self.ids: NDArray[np.str_] = ids[kept]
         self.partition = None if partition is None else partition[kept]
-        self.train_classes = None
-        if train_classes is not None:
-            self.train_classes = int((kept_classes < train_classes).sum())
+        self.train_classes = train_classes and int((kept_classes < train_classes).sum())
         self.notes = list(notes)
         if lone:
             self.notes.append(
@@ -133,6 +133,11 @@ class ImageSet:
     def num_classes(self) -> int:
         """Number of classes C."""
         return len(self.class_names)
+
+    def split(self, folds: int, numbering: Numbering) -> ClassSplit:
+        """Split the classes; see `split_classes`."""
+        own = self.train_classes
+        return split_classes(self.num_classes, folds, numbering, own, str(self.path))
 
     def where(self, i: int) -> str:
         """Name image ``i`` for a message: its file and record, or its path."""
@@ -166,9 +171,8 @@ class ImageSet:
             "classes": self.num_classes,
             "labels_sha256": digest.hexdigest(),
             "files": [
-                {"name": path.name, "bytes": path.stat().st_size, "sha256": sha256(path)}
-                if path.stat().st_size <= MAX_HASHED_BYTES
-                else {"name": path.name, "bytes": path.stat().st_size}
+                {"name": path.name, "bytes": (size := path.stat().st_size)}
+                | ({"sha256": sha256(path)} if size <= MAX_HASHED_BYTES else {})
                 for path in self._files
             ],
         }
@@ -233,14 +237,15 @@ def _read_list(root: Path) -> ImageSet:
     read_lines(file)  # refuses what is no text, or too long
     try:
         frame = pd.read_csv(file, dtype=str, keep_default_na=False, encoding="utf-8-sig")
-        images, classes = frame["path"].tolist(), frame["class"].tolist()
+        images = frame["path"].tolist()
+        parts = frame["part"] if "part" in frame else pd.Series("all", frame.index)
+        own = parts == "train"
+        train, others = set(frame["class"][own]), set(frame["class"][~own])
     except (ValueError, KeyError) as error:
         raise DatasetError(
             f"{file}: it needs the columns path and class, and perhaps part "
             f"({message_line(error)}); write it again"
         ) from error
-    parts = frame["part"] if "part" in frame else pd.Series("all", frame.index)
-    train, others = (set(frame["class"][chosen]) for chosen in (parts == "train", parts != "train"))
     for wrong, what in (
         (frame["path"][(frame["class"] == "") | (parts == "")], "images have no class or part"),
         (sorted(train & others), "classes are in the training part and in the test part"),
@@ -256,11 +261,10 @@ def _read_list(root: Path) -> ImageSet:
             )
     source = FolderImages(root, images)
     order = ordered(train) + ordered(others)
-    index_of = {name: index for index, name in enumerate(order)}
     return ImageSet(
         root,
         source.ids,
-        np.array([index_of[name] for name in classes], np.int64),
+        pd.Index(order).get_indexer(pd.Index(frame["class"])),
         order,
         [file],
         source,

@@ -94,9 +94,8 @@ class MetricLoss(_Row):
         )
 
     def __repr__(self) -> str:
-        return (
-            f"{self.name}({', '.join(f'{key}={value!r}' for key, value in self.settings.items())})"
-        )
+        settings = (f"{key}={value!r}" for key, value in self.settings.items())
+        return f"{self.name}({', '.join(settings)})"
 
     @property
     def entry(self) -> Entry:

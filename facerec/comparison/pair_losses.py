@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from facerec.base.errors import TrainingError
+from facerec.heads.margins import angles
+from facerec.heads.tiles import SMALLEST_NORM
 
-_SMALLEST_NORM = 1e-6  # below it vectors are not normalised further, which bounds the gradient
 _SAME_IMAGE = 1e-5  # positives this close to cosine 1 are dropped by the multi-similarity loss
 _CUTOFF = 0.5  # Wu et al. (2017): nearer negatives count as if at this distance
 _FARTHEST = 1.4  # and farther ones are not drawn, as they would give no loss
@@ -29,21 +30,13 @@ _FARTHEST = 1.4  # and farther ones are not drawn, as they would give no loss
 
 def unit_vectors(embeddings: Tensor) -> Tensor:
     """Divide embeddings ``(N, D)`` by their norms."""
-    return embeddings / embeddings.norm(dim=1, keepdim=True).clamp(min=_SMALLEST_NORM)
-
-
-def angles(cosine: Tensor) -> Tensor:
-    """Return angles in radians, of cosines one float epsilon inside ±1 where they are not.
-
-    The gradient of the arc cosine is infinite at ±1.
-    """
-    limit = 1 - torch.finfo(cosine.dtype).eps
-    return cosine.clamp(-limit, limit).acos()
+    return embeddings / embeddings.norm(dim=1, keepdim=True).clamp(min=SMALLEST_NORM)
 
 
 def triplet_all(embeddings: Tensor, labels: Tensor, margin: float) -> Tensor:
     """Mean over all valid triplets, zeros included, of [m + D_ap − D_an]₊ with D = 2 − 2·cos."""
-    distance, positive, negative = _squared_distances(embeddings, labels)
+    cosine, positive, negative = _cosines(embeddings, labels)
+    distance = 2 - 2 * cosine
     anchor, other = positive.nonzero(as_tuple=True)
     violation = margin + distance[anchor, other][:, None] - distance[anchor]
     valid = negative[anchor]
@@ -55,7 +48,8 @@ def semihard_triplet(embeddings: Tensor, labels: Tensor, margin: float) -> Tenso
 
     It is the nearest negative that is farther than the positive, else the farthest negative.
     """
-    distance, positive, negative = _squared_distances(embeddings, labels)
+    cosine, positive, negative = _cosines(embeddings, labels)
+    distance = 2 - 2 * cosine
     anchor, other = (positive & negative.any(1, keepdim=True)).nonzero(as_tuple=True)
     to_positive, to_all, valid = distance[anchor, other], distance[anchor], negative[anchor]
     outside = valid & (to_all > to_positive[:, None])
@@ -96,9 +90,7 @@ def multi_similarity(
     (1/α)·log(1 + Σ e^{−α(c−λ)}) + (1/β)·log(1 + Σ e^{β(c−λ)}). Anchors for which a side is empty
     are skipped, and so are positives with c ≥ 1 − 1e-5.
     """
-    unit = unit_vectors(embeddings)
-    cosine = unit @ unit.T
-    positive, negative = pair_masks(labels)
+    cosine, positive, negative = _cosines(embeddings, labels)
     known = cosine.detach()
     positive &= known < 1 - _SAME_IMAGE
     hardest_negative = known.masked_fill(~negative, -torch.inf).amax(1, keepdim=True)
@@ -116,9 +108,8 @@ def nt_xent(embeddings: Tensor, labels: Tensor, temperature: float) -> Tensor:
 
     With one positive for each anchor this is SimCLR's loss (Chen et al., ICML 2020).
     """
-    unit = unit_vectors(embeddings)
-    logits = unit @ unit.T / temperature
-    positive, negative = pair_masks(labels)
+    cosine, positive, negative = _cosines(embeddings, labels)
+    logits = cosine / temperature
     anchor, other = positive.nonzero(as_tuple=True)
     against = _log_sum(logits, negative)[anchor] - logits[anchor, other]
     return _log_one_plus(against).sum() / max(1, len(anchor))
@@ -177,7 +168,7 @@ def snr_contrastive(
     power = products.diagonal()
     # Proportional to variances, in which the number of coordinates cancels.
     noise = (power[:, None] + power - 2 * products).clamp(min=0)
-    distance = noise / power[:, None].clamp(min=_SMALLEST_NORM**2)
+    distance = noise / power[:, None].clamp(min=SMALLEST_NORM**2)
     positive, negative = pair_masks(labels)
     pull = _mean_of_positive((distance - pos_margin)[positive])
     push = _mean_of_positive((neg_margin - distance)[negative])
@@ -189,9 +180,7 @@ def tuplet_margin(embeddings: Tensor, labels: Tensor, scale: float, margin: floa
 
     Yu and Tao, *Deep Metric Learning with Tuplet Margin Loss* (ICCV 2019).
     """
-    unit = unit_vectors(embeddings)
-    cosine = unit @ unit.T
-    positive, negative = pair_masks(labels)
+    cosine, positive, negative = _cosines(embeddings, labels)
     anchor, other = positive.nonzero(as_tuple=True)
     slackened = (angles(cosine[anchor, other]) - margin).cos()
     against = _log_sum(scale * cosine, negative)[anchor] - scale * slackened
@@ -226,9 +215,10 @@ def first_pairs(labels: Tensor) -> tuple[Tensor, Tensor]:
     return order[first], order[first + 1]
 
 
-def _squared_distances(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _cosines(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the cosines of all pairs, ``(N, N)``, and which are positive and negative."""
     unit = unit_vectors(embeddings)
-    return 2 - 2 * unit @ unit.T, *pair_masks(labels)
+    return unit @ unit.T, *pair_masks(labels)
 
 
 def _distances(vectors: Tensor) -> Tensor:
@@ -305,9 +295,8 @@ def negative_weights(embeddings: Tensor, labels: Tensor) -> Tensor:
 
     Rows sum to 1, or to 0 where no negative is near enough.
     """
-    unit = unit_vectors(embeddings)
-    distance = (2 - 2 * unit @ unit.T).clamp(min=_CUTOFF**2).sqrt()
-    _, negative = pair_masks(labels)
+    cosine, _, negative = _cosines(embeddings, labels)
+    distance = (2 - 2 * cosine).clamp(min=_CUTOFF**2).sqrt()
     size = embeddings.shape[1]
     near = distance.clamp(max=_FARTHEST)
     log_inverse = (2 - size) * near.log() + (3 - size) / 2 * (1 - near.square() / 4).log()

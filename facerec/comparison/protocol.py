@@ -46,7 +46,7 @@ METRICS: dict[Metric, str] = {
 }
 
 CLUSTER_METRICS: dict[ClusterMetric, str] = {"nmi": "NMI", "f1": "F1"}
-"""Of k-means on all queries, so that no single query has one."""
+"""Metrics of a k-means on all queries, so that no single query has one."""
 
 RECALLS = (1, 2, 4, 8)
 """The K of Recall@K that are reported unless others are asked for."""
@@ -233,7 +233,7 @@ class Comparison(Checked):
     """The K of Recall@K; those not among 1, 2, 4 and 8 have a column of the first
     table."""
     confidence: ProperShare = 0.95
-    """Of all intervals."""
+    """Confidence of all intervals."""
     seed: Seed = 0
     """Source of all seeds."""
 
@@ -309,10 +309,10 @@ class Comparison(Checked):
                 does not exist.
         """
         common = to_dict(self.protocol)
+        data = self.data
+        given = 1 + bool(data.second_views) if isinstance(data, FeatureData) else MOST
         for arm in self.ordered:
-            if isinstance(self.data, FeatureData) and arm.loss.views > 1 + bool(
-                self.data.second_views
-            ):
+            if arm.loss.views > given:
                 raise RecipeError(
                     f"arm {arm.name}: its loss needs two views of every image, but there is one; "
                     "give features of the second ones with --second-views FILE"

@@ -52,9 +52,8 @@ class Range(Checked):
         """The value half-way on the scale."""
         if self.scale == "log_with_zero":
             return self.value(0.5)
-        middle = (
-            math.sqrt(self.low * self.high) if self.scale == "log" else self.low / 2 + self.high / 2
-        )
+        low, high = self.low, self.high
+        middle = math.sqrt(low * high) if self.scale == "log" else low / 2 + high / 2
         return float(round(middle)) if self.integer else middle
 
     def position(self, value: float) -> float:

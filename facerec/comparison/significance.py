@@ -38,10 +38,10 @@ _SIMULATED_SEEDS = 12
 """Up to so many seeds the power of the sign-flip test is simulated."""
 
 _DRAWS = 4000
-"""Samples of such a simulation: the power is known to 0.006."""
+"""Samples of a simulation of the power, which is so known to 0.006."""
 
 _RESAMPLES = 2000
-"""Of groups, for the interval of a rank correlation."""
+"""Bootstrap samples of groups, for the interval of a rank correlation."""
 
 Array = NDArray[np.float64]
 
@@ -55,19 +55,19 @@ class SeedMean(Estimate):
 
     value: float
     total: int
-    """Seeds."""
+    """Number of seeds."""
     over_seeds: Interval | None
     """Student's t; None for one seed."""
     over_classes: Interval | None
     """Leaving out one class at a time; None for one class or without figures of single queries."""
     joint: Interval | None
-    """Both together; None where either is."""
+    """Over seeds and classes together; None where one of the two is."""
     differences: tuple[float, ...] = ()
-    """Of each seed, where an arm is compared with its base; the value is their mean."""
+    """Difference at each seed, where an arm is compared with its base; the value is their mean."""
     p: float | None = None
-    """Of that comparison, two-sided, see `sign_flip_p`; None for one seed."""
+    """The two-sided p of that comparison, see `sign_flip_p`; None for one seed."""
     p_holm: float | None = None
-    """Adjusted for the family, see `adjust`."""
+    """The p adjusted for the family, see `adjust`."""
 
 
 def mean_over_seeds(

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import cv2
@@ -15,8 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from facerec.backbones import Preprocessing, normalize
+from facerec.backbones.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 from facerec.base.errors import ImageError, RecipeError
-from facerec.base.limits import Checked, Count, Number, Positive
+from facerec.base.limits import Checked, Count, Positive
 from facerec.comparison.image_sets import ImageSet
 from facerec.records.augment import Augmentation, sample_generator
 
@@ -27,7 +29,7 @@ _ASPECT = (3 / 4, 4 / 3)
 """Width over height of a crop."""
 _TRIES = 10
 _CROP_STREAM = 3
-"""Of `sample_generator`, whose first three streams `Augmentation` and the loader take."""
+"""Stream of `sample_generator` for crops; `Augmentation` and the loader take those before it."""
 _OCCURRENCE = 1 << 40
 """Added to the position of an image for each time that a batch holds it already."""
 
@@ -69,10 +71,6 @@ class FaceTransform(Checked):
         """Return the face."""
         return prepared
 
-    def normalize(self, images: Tensor) -> Tensor:
-        """Turn a batch into what the trunk takes."""
-        return normalize(images, self.preprocessing)
-
 
 @dataclass(frozen=True)
 class CropTransform(Checked):
@@ -90,19 +88,17 @@ class CropTransform(Checked):
     smallest: Positive = 40.0
     """Smallest side of a random crop in pixels, or share of the image's area."""
     largest: Positive = 256.0
-    """Largest one."""
+    """Largest side of a random crop, or share of the area."""
     uniform: Literal["side", "area"] = "side"
     """What is drawn between them, beside aspect and place. The Reality Check's text gives the side;
     its code, as torchvision, the share of the area, 0.16 to 1, which of 256×256 pixels is a side of
     102."""
     augmentation: Augmentation = field(default_factory=Augmentation)
     """Probabilities of random changes after the crop."""
-    channels: Literal["rgb", "bgr"] = "rgb"
-    """Channel order that the trunk takes."""
-    mean: tuple[Number, Number, Number] = (123.675, 116.28, 103.53)
-    """Subtracted from the 0…255 values of red, green and blue; by default ImageNet's."""
-    std: tuple[Positive, Positive, Positive] = (58.395, 57.12, 57.375)
-    """Divides the result."""
+    preprocessing: Preprocessing = field(
+        default_factory=partial(Preprocessing, "rgb", IMAGENET_MEAN, IMAGENET_STD)
+    )
+    """Channel order and scaling of pixels; by default ImageNet's."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -134,13 +130,6 @@ class CropTransform(Checked):
         top, left = ((side - self.size) // 2 for side in prepared.shape[:2])
         return prepared[top : top + self.size, left : left + self.size]
 
-    def normalize(self, images: Tensor) -> Tensor:
-        """Turn a batch into what the trunk takes."""
-        x = normalize(images, Preprocessing("rgb", 0.0, 1.0))
-        mean, std = (x.new_tensor(values).view(3, 1, 1) for values in (self.mean, self.std))
-        x = x.sub_(mean).div_(std)
-        return x.flip(1) if self.channels == "bgr" else x
-
 
 def _random_box(
     height: int, width: int, transform: CropTransform, generator: np.random.Generator
@@ -169,12 +158,8 @@ def _random_box(
 
 def _scale(image: Image, height: int, width: int) -> Image:
     shrinks = height * width < image.shape[0] * image.shape[1]
-    return np.asarray(
-        cv2.resize(
-            image, (width, height), interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
-        ),
-        np.uint8,
-    )
+    kind = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
+    return np.asarray(cv2.resize(image, (width, height), interpolation=kind), np.uint8)
 
 
 Transform = FaceTransform | CropTransform
@@ -193,9 +178,7 @@ class BatchReader:
     """
 
     def __init__(self, images: ImageSet, transform: Transform, *, cache_bytes: int = 0) -> None:
-        self.images = images
-        self.transform = transform
-        self.cache_bytes = cache_bytes
+        self.images, self.transform, self.cache_bytes = images, transform, cache_bytes
         self._cache: dict[int, Image] = {}
         self._cached = 0
 
@@ -232,7 +215,7 @@ class BatchReader:
 
     def normalize(self, images: Tensor) -> Tensor:
         """Turn a batch into what the trunk takes."""
-        return self.transform.normalize(images)
+        return normalize(images, self.transform.preprocessing)
 
     def _prepared(self, position: int) -> Image:
         prepared = self._cache.get(position)

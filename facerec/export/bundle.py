@@ -33,14 +33,14 @@ from facerec.embedding.bundle import (
 )
 from facerec.embedding.hub import is_hub_name, parse_hub_name
 from facerec.embedding.model import OnnxModel
-from facerec.embedding.onnx_file import METADATA_FORMAT, METADATA_KEY, OnnxFile, parse_onnx
+from facerec.embedding.onnx_file import METADATA_FORMAT, OnnxFile, parse_onnx
 from facerec.embedding.torch_model import TorchModel
 from facerec.export.cards import bundle_card, evaluation_entries, training_facts
 from facerec.export.consumers import ConsumerRow, check_consumers
-from facerec.export.graph import export_graph
+from facerec.export.graph import export_graph, serialized
 from facerec.export.options import DEFAULT, BundleOptions
 from facerec.export.parity import Bar, ParityRow, check_parity, sample_faces
-from facerec.export.quantize import calibration_images, quantize_int8
+from facerec.export.quantize import int8_calibration_data, quantize_int8
 from facerec.export.thresholds import result_thresholds
 from facerec.export.triton import model_id, triton_config
 from facerec.report.folders import check_replaceable
@@ -64,7 +64,7 @@ class BundleReport:
     parity: Mapping[str, Sequence[ParityRow]]
     """File → its comparisons with torch."""
     comparisons: Sequence[PairedComparison]
-    """Of int8 with float32, on each bench."""
+    """Comparison of int8 with float32, on each bench."""
 
 
 def default_folder(model: Path) -> Path:
@@ -170,7 +170,7 @@ def _write_all(
     left_out: list[dict[str, str]] = []
     if options.int8 is not None:
         begin("making int8")
-        faces, calibration = calibration_images(options.int8, options.int8_images)
+        faces, source = int8_calibration_data(options.int8, options.int8_images)
         int8 = parse_onnx(quantize_int8(graph, faces), str(out / INT8_FILE))
         # A cosine is told; only a bench can say what it is worth.
         parity[INT8_FILE] = check_parity(model, int8, Bar(np.inf, -1.0))
@@ -190,7 +190,7 @@ def _write_all(
         ][:1]
         if not left_out:
             found = [asdict(row) for result in own for row in result_thresholds(result)]
-            int8 = parse_onnx(_restate(int8.content, found), int8.where)
+            int8 = _restate(int8, found)
             write(INT8_FILE, int8.content)
             faces_alone = [row.min_cosine for row in parity[INT8_FILE] if row.check == "faces"]
             variants = [
@@ -198,7 +198,7 @@ def _write_all(
                     "name": "int8",
                     **_describe(int8, INT8_FILE),
                     "min_cosine": round(min(faces_alone), 7),
-                    "calibration": calibration,
+                    "calibration": source,
                     "accuracy": costs,
                     "thresholds": found,
                 }
@@ -328,17 +328,13 @@ def _describe(file: OnnxFile, path: str) -> dict[str, Any]:
     }
 
 
-def _restate(content: bytes, thresholds: list[dict[str, Any]]) -> bytes:
+def _restate(file: OnnxFile, thresholds: list[dict[str, Any]]) -> OnnxFile:
     """Return an exported file with thresholds of its own, and nothing of another's calibration."""
     import onnx
 
-    model = onnx.load_from_string(content)
-    for entry in model.metadata_props:
-        if entry.key == METADATA_KEY:
-            own = {"thresholds": thresholds, "score_calibration": None, "faces": None}
-            note = {**json.loads(entry.value), **own}
-            entry.value = json.dumps(note, sort_keys=True, ensure_ascii=False, allow_nan=False)
-    return bytes(model.SerializeToString(deterministic=True))
+    own = {"thresholds": thresholds, "score_calibration": None, "faces": None}
+    model, note = onnx.load_from_string(file.content), {**(file.note or {}), **own}
+    return parse_onnx(serialized(model, note, file.opset), file.where)
 
 
 def _row(row: ParityRow | ConsumerRow) -> dict[str, Any]:

@@ -14,10 +14,10 @@ class BundleOptions(Flags):
     """What goes into a bundle besides the main file; also the flags of the command."""
 
     int8: Path | None = None
-    """Write an int8 file too, calibrated on this pack, record file or folder of aligned faces like
-    those that it will see."""
+    """Write an int8 file too; this pack, record file or folder of aligned faces like those that it
+    will see is the int8 calibration data."""
     int8_images: int = 512
-    """Images that int8 is calibrated on."""
+    """Images of the int8 calibration data to take."""
     max_loss: NonNegative = 0.2
     """Percentage points of accuracy that int8 may lose on a bench; an int8 file that loses more is
     left out."""

@@ -1,4 +1,4 @@
-"""The int8 variant: static quantisation (QDQ, per channel), calibrated on faces."""
+"""The int8 variant: static quantisation (QDQ, per channel), whose ranges come from faces."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ MIN_IMAGES = 32
 """Fewer faces leave the ranges of the layers to chance."""
 
 BATCH = 4
-"""Faces that are calibrated on at once; all values of the network for them are kept."""
+"""Faces that the network sees at once; all its values for them are kept."""
 
 BINS = 2048
-"""Of the first histogram of a value; wider ones get more."""
+"""Bins of the first histogram of a value; wider ones get more."""
 
 PERCENTILE = 99.999
 """Share of the values in the range, in percent."""
@@ -41,7 +41,7 @@ OPERATORS = ("Conv", "Gemm", "Add", "Mul", "LeakyRelu")
 """What onnxruntime and OpenVINO compute in int8."""
 
 
-def calibration_images(
+def int8_calibration_data(
     path: str | Path, count: int = 512, seed: int = 0
 ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
     """Choose the faces that the ranges of an int8 model are taken from.
@@ -65,8 +65,8 @@ def calibration_images(
     number = min(count, len(source))
     if number < MIN_IMAGES:
         raise ExportError(
-            f"{path}: calibration on {number} of its {len(source)} images; int8 needs at least "
-            f"{MIN_IMAGES} aligned faces like those of the deployment, some hundreds are better"
+            f"{path}: {number} of its {len(source)} images are too few int8 calibration data; give "
+            f"{MIN_IMAGES} aligned faces like those of the deployment or more, better some hundreds"
         )
     chosen = np.sort(np.random.default_rng(seed).choice(len(source), number, replace=False))
     images = np.empty((number, 112, 112, 3), np.uint8)
@@ -90,7 +90,7 @@ def quantize_int8(main: bytes, images: NDArray[np.uint8]) -> bytes:
 
     Args:
         main: what `export_graph` returned.
-        images: aligned faces, uint8 RGB ``(N, 112, 112, 3)``; see `calibration_images`.
+        images: aligned faces, uint8 RGB ``(N, 112, 112, 3)``; see `int8_calibration_data`.
 
     Raises:
         MissingExtraError: onnx or onnxruntime is not installed.
@@ -112,7 +112,9 @@ def quantize_int8(main: bytes, images: NDArray[np.uint8]) -> bytes:
         node.name = f"{node.op_type.lower()}_{index}"
     first = [node.name for node in model.graph.node if INPUT in node.input]
     names = _quantised_values(model.graph, first)
-    ranges = value_ranges(model, names, _batches(images, preprocessing))
+    batches = (images[start : start + BATCH] for start in range(0, len(images), BATCH))
+    pixels = (np.ascontiguousarray(normalize_array(each, preprocessing)) for each in batches)
+    ranges = value_ranges(model, names, pixels)
     with quiet():
         quantizer = QDQQuantizer(
             onnx.shape_inference.infer_shapes(model),
@@ -163,13 +165,6 @@ def _open(path: Path) -> ImageSource:
     if path.is_file() or any(path.glob("*.rec")):
         return open_dataset(Data(path, layout="records"), seed=0)
     return FolderImages(path)
-
-
-def _batches(
-    images: NDArray[np.uint8], preprocessing: Preprocessing
-) -> Iterator[NDArray[np.float32]]:
-    for start in range(0, len(images), BATCH):
-        yield np.ascontiguousarray(normalize_array(images[start : start + BATCH], preprocessing))
 
 
 def _quantised_values(graph: Any, excluded: list[str]) -> list[str]:

@@ -23,12 +23,7 @@ def parity_table(rows: Sequence[tuple[str, Row]]) -> Table:
 def consumers_table(rows: Sequence[Row]) -> Table:
     """Return what every consumer makes of the bundle; reasons stand below."""
     cells = [
-        (
-            row["consumer"],
-            (row["version"] or "").split("-")[0],
-            row["outcome"],
-            *_figures(row),
-        )
+        (row["consumer"], (row["version"] or "").split("-")[0], row["outcome"], *_figures(row))
         for row in rows
     ]
     headings = "program", "version", "outcome", "max |Δ|", "min cosine"

@@ -27,12 +27,13 @@ from facerec.heads.collectives import (
     world_size,
 )
 from facerec.heads.kernel_choice import KernelChoice, choose_kernel, obstacle
-from facerec.heads.margin_softmax import Arithmetic, CenterUpdate, Precision, margin_softmax
+from facerec.heads.margin_softmax import CenterUpdate, margin_softmax
 from facerec.heads.margins import AdaFace, Margin
 from facerec.heads.output import LossOutput
-from facerec.heads.tiles import Kernel
+from facerec.heads.tiles import Kernel, TileSettings
 
 CenterInit = Literal["unit", "normal", "xavier"]
+Precision = Literal["fp32", "bf16"]
 
 _BLOCK = 4096  # rows of centres drawn at a time
 
@@ -133,7 +134,7 @@ class MarginClassifier(nn.Module):
         seed: int,
         center_init: CenterInit = "unit",
         precision: Precision = "fp32",
-        chunk: int | None = None,
+        chunk: int = 0,
         sample_rate: float = 1.0,
         unlabelled: bool = False,
         centers_per_class: int = 1,
@@ -148,7 +149,8 @@ class MarginClassifier(nn.Module):
             seed: a number >= 0 that fixes the centres.
             center_init: ``unit`` draws directions of length 1, ``normal`` N(0, 0.01²) as
                 insightface does, ``xavier`` N(0, 2/(C+D)) as opensphere does.
-            precision: of the products of embeddings and centres, see ``margin_softmax``.
+            precision: of the products of embeddings and centres: bf16 rounds their operands where
+                the device has instructions for it, and is fp32 elsewhere.
             chunk: classes that are visited at a time; by default as many as suit the cache.
             sample_rate: share of its classes that each rank visits in a step, in (0, 1]; below 1
                 the gradient of ``weight`` is sparse (Partial FC).
@@ -157,18 +159,14 @@ class MarginClassifier(nn.Module):
             group: ranks that share the classes; the default group if None.
         """
         super().__init__()
-        self.num_classes = num_classes
-        self.embedding_size = embedding_size
-        self.margin = margin
+        self.num_classes, self.embedding_size = num_classes, embedding_size
+        self.margin, self.group = margin, group
         self.precision: Precision = precision
-        self.chunk = chunk
-        self.seed, self.sample_rate = seed, sample_rate
-        self.unlabelled = unlabelled
-        self.centers_per_class = centers_per_class
+        self.chunk, self.centers_per_class = chunk, centers_per_class
+        self.seed, self.sample_rate, self.unlabelled = seed, sample_rate, unlabelled
         self.classes: Tensor | None = None
         self.num_visited = num_classes
         self.labelled: tuple[Tensor, int] | None = None
-        self.group = group
         self.kernel: Kernel = "torch"
         self.shape = 0
         self.class_offset, self.num_local = shard_bounds(
@@ -183,6 +181,15 @@ class MarginClassifier(nn.Module):
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
         self.norm_average = NormAverage(margin) if isinstance(margin, AdaFace) else None
 
+    @property
+    def settings(self) -> TileSettings:
+        """How the softmax is computed on this device."""
+        reduced = self.precision == "bf16" and has_fast_bf16(self.weight.device)
+        return TileSettings(
+            *(self.group, reduced, self.chunk, None),
+            *(self.kernel, self.shape, self.centers_per_class),
+        )
+
     def choose_kernel(self, choice: KernelChoice, batch_size: int) -> None:
         """Set what computes the tiles of classes; a collective, which may measure on CUDA.
 
@@ -194,13 +201,7 @@ class MarginClassifier(nn.Module):
             TrainingError: ``triton`` is asked for and cannot be used here.
         """
         self.kernel, self.shape = choose_kernel(
-            choice,
-            self.margin,
-            self.weight,
-            batch_size,
-            centers_per_class=self.centers_per_class,
-            reduced=self.precision == "bf16" and has_fast_bf16(self.weight.device),
-            group=self.group,
+            choice, self.margin, self.weight, batch_size, self.settings
         )
 
     def keep_kernel(self, kernel: Kernel, shape: int) -> None:
@@ -299,13 +300,11 @@ class MarginClassifier(nn.Module):
                 column,
                 self.margin,
                 step=self.step,
-                group=self.group,
-                arithmetic=Arithmetic(self.precision, self.chunk, self.kernel, self.shape),
+                settings=self.settings,
                 norm_average=average,
                 rows=self._rows(),
                 update=update,
                 weights=weights,
-                centers_per_class=self.centers_per_class,
             )
         # The cosine of an unlabelled image to its class is 0.
         rows, own = len(column), sums.target_cosine.sum()

@@ -87,9 +87,9 @@ class DistillationLoss(nn.Module):
         """Return the loss; a collective, and all ranks have to give batches of one size.
 
         It is weighted, and this rank's share, whose average over ranks (and micro-batches) is the
-        loss of the global batch. Figures are ``distance``, unweighted, and but for ``relation``,
-        which compares no embedding with its target, ``cosine``, the mean cosine of the (mapped)
-        embeddings to the teacher's.
+        loss of the global batch. Figures are ``distillation``, the distance without the weight, and
+        but for ``relation``, which compares no embedding with its target, ``teacher_cosine``, the
+        mean cosine of the (mapped) embeddings to the teacher's.
 
         Args:
             embeddings: raw embeddings of this rank, ``(B, D)``, any float type.
@@ -100,22 +100,20 @@ class DistillationLoss(nn.Module):
         with torch.autocast(embeddings.device.type, enabled=False):
             dtype = torch.promote_types(embeddings.dtype, torch.float32)
             student, targets = embeddings.to(dtype), targets.to(dtype)
+            cosines = None
             if self.kind == "relation":
-                distance, cosine = self._relation(student, targets, whole), None
+                distance = self._relation(student, targets, whole)
             else:
                 student = student if self.map is None else self.map(student)
                 cosines = F.cosine_similarity(student, targets)
-                cosine = cosines.detach().mean()
-                distance = (
-                    (1 - cosines).mean()
-                    if self.kind == "cosine"
-                    else F.mse_loss(student, targets * self.target_scale)
-                )
-            own = distance.detach()
-            figures = torch.stack([own, own if cosine is None else cosine])
-            means = self._mean_over_ranks(figures)
-            named = {"distance": means[0]} | ({} if cosine is None else {"cosine": means[1]})
-            return LossOutput(self.weight * distance, named)
+                distance = (1 - cosines).mean()
+            if self.kind == "mse":
+                distance = F.mse_loss(student, targets * self.target_scale)
+            told = {"distillation": distance.detach()}
+            if cosines is not None:
+                told["teacher_cosine"] = cosines.detach().mean()
+            means = self._mean_over_ranks(torch.stack(list(told.values())))
+            return LossOutput(self.weight * distance, dict(zip(told, means, strict=True)))
 
     def _relation(
         self, student: Tensor, targets: Tensor, whole: tuple[Tensor, Tensor] | None

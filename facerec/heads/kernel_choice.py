@@ -15,7 +15,6 @@ from statistics import median
 from typing import Literal
 
 import torch
-import torch.distributed as dist
 
 from facerec.base.errors import TrainingError
 from facerec.heads.collectives import all_reduce_, rank
@@ -60,10 +59,7 @@ def choose_kernel(
     margin: Margin,
     weight: torch.Tensor,
     batch_size: int,
-    *,
-    centers_per_class: int = 1,
-    reduced: bool = False,
-    group: dist.ProcessGroup | None = None,
+    settings: TileSettings,
 ) -> tuple[Kernel, int]:
     """Return the form to use and the shape of Triton's blocks, alike on all ranks; a collective.
 
@@ -74,14 +70,12 @@ def choose_kernel(
         margin: of the head.
         weight: this rank's class centres, ``(rows, D)``.
         batch_size: rows of a global batch that the head sees at once, N.
-        centers_per_class: see `obstacle`.
-        reduced: whether products take bfloat16 operands.
-        group: ranks that share the classes; the first one measures for all.
+        settings: of the head, with the ranks that share the classes; the first measures for all.
 
     Raises:
         TrainingError: ``triton`` is asked for and cannot be used.
     """
-    reason = obstacle(margin, weight, centers_per_class)
+    reason, reduced = obstacle(margin, weight, settings.centers_per_class), settings.reduced
     if choice == "triton" and reason is not None:
         raise TrainingError(
             f"the head cannot use kernel triton: {reason}; use kernel torch, or auto"
@@ -89,14 +83,14 @@ def choose_kernel(
     if choice != "auto":
         return choice, 0
     chosen = torch.zeros((), device=weight.device)
-    if rank(group) == 0 and reason is None and len(weight) >= _FEW:
+    if rank(settings.group) == 0 and reason is None and len(weight) >= _FEW:
         from facerec.heads.triton_softmax import SHAPES
 
         sizes = (batch_size, weight.shape[1], len(weight), reduced, weight.device)
         times = [milliseconds("torch", 0, *sizes)]
         times += [milliseconds("triton", shape, *sizes) for shape in range(len(SHAPES[reduced]))]
         chosen.fill_(times.index(min(times)))
-    found = int(all_reduce_(chosen, group))
+    found = int(all_reduce_(chosen, settings.group))
     return ("triton", found - 1) if found else ("torch", 0)
 
 

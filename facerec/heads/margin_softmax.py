@@ -22,15 +22,14 @@ of the log-sum-exp of all other classes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from facerec.base.devices import has_fast_bf16
 from facerec.heads.collectives import all_reduce_
 from facerec.heads.margins import Margin, NormMargin
 from facerec.heads.tiles import (
@@ -46,11 +45,6 @@ from facerec.heads.tiles import (
 if TYPE_CHECKING:
     from facerec.heads.triton_softmax import TritonTiles
 
-Precision = Literal["fp32", "bf16"]
-"""Of the matrix products: ``bf16`` rounds their operands where the device has instructions for it,
-and is ``fp32`` elsewhere. Sums, and everything between the products, are float32; only a CPU also
-rounds the products themselves."""
-
 CenterUpdate = Callable[[Tensor | None, Iterator[tuple[slice, Tensor]]], None]
 """Takes the gradient of the class centres in place of autograd, tile after tile in backward.
 
@@ -64,20 +58,7 @@ The centres of a tile have been read for the last time in this backward pass, so
 _ALIGNMENT = 64  # bytes, as PyTorch's own memory
 
 
-class Arithmetic(NamedTuple):
-    """How the tiles are computed."""
-
-    precision: Precision = "fp32"
-    """Of the matrix products."""
-    chunk: int | None = None
-    """Classes in a tile; by default as many as make a good size for the cache."""
-    kernel: Kernel = "torch"
-    """What computes them; see `facerec.heads.kernel_choice.obstacle`."""
-    shape: int = 0
-    """Of the blocks of Triton's kernels; see `facerec.heads.triton_softmax.SHAPES`."""
-
-
-PLAIN = Arithmetic()
+PLAIN = TileSettings()
 
 
 class MarginSoftmax(NamedTuple):
@@ -101,13 +82,11 @@ def margin_softmax(
     margin: Margin,
     *,
     step: Tensor | int = 0,
-    group: dist.ProcessGroup | None = None,
-    arithmetic: Arithmetic = PLAIN,
+    settings: TileSettings = PLAIN,
     norm_average: Tensor | None = None,
     rows: Tensor | None = None,
     update: CenterUpdate | None = None,
     weights: Tensor | None = None,
-    centers_per_class: int = 1,
 ) -> MarginSoftmax:
     """Compute the margin softmax over the rows of ``weight`` on all ranks; a collective.
 
@@ -121,8 +100,7 @@ def margin_softmax(
             sample needs exactly one rank that does.
         margin: configuration from ``facerec.heads.margins``.
         step: optimiser steps so far, for annealed margins.
-        group: ranks that share the classes; the default group if None.
-        arithmetic: how the tiles are computed.
+        settings: how it is computed, with K, but for its ``transform``, which is the margin's.
         norm_average: mean and standard deviation that AdaFace compares norms with, ``(2,)``; by
             default those that it starts from.
         rows: the only rows of ``weight`` that take part, ascending, ``(n,)`` int64; ``column`` then
@@ -131,26 +109,18 @@ def margin_softmax(
             one tensor, as always.
         weights: the share of each sample in the loss, ``(N,)``, of a sum of 1; by default all have
             the same. A sample of the share 0 may have a ``column`` of −1 on all ranks.
-        centers_per_class: K.
     """
     dtype = torch.promote_types(weight.dtype, torch.float32)
     batch = embeddings.to(dtype)
     norms = batch.norm(dim=1).clamp(min=SMALLEST_NORM)
     temperature = margin.scale * (norms if margin.scales_by_norm else torch.ones_like(norms))
     query = batch / norms[:, None] * temperature[:, None]
-    precision, chunk, kernel, shape = arithmetic
-    chunk = chunk or default_chunk(len(batch), weight.device, kernel)
+    chunk = settings.chunk or default_chunk(len(batch), weight.device, settings.kernel)
     chunk = min(chunk, max(1, len(weight if rows is None else rows)))
-    settings = TileSettings(
-        group=group,
-        reduced=precision == "bf16" and has_fast_bf16(weight.device),
-        # No class lies in two tiles.
-        chunk=max(1, chunk // centers_per_class) * centers_per_class,
-        transform=_transform(margin) if margin.changes_others else None,
-        kernel=kernel,
-        shape=shape,
-        centers_per_class=centers_per_class,
-    )
+    number = settings.centers_per_class
+    chunk = max(1, chunk // number) * number  # no class lies in two tiles
+    transform = _transform(margin) if margin.changes_others else None
+    settings = replace(settings, chunk=chunk, transform=transform)
     others, product, shift, product_sums, norm_sum = _Others.apply(
         query, weight, column, rows, settings, update
     )

@@ -30,7 +30,11 @@ def _lift(cosine: Tensor) -> Tensor:
     return cosine.to(torch.promote_types(cosine.dtype, torch.float32))
 
 
-def _angle(cosine: Tensor) -> Tensor:
+def angles(cosine: Tensor) -> Tensor:
+    """Return angles in radians, of cosines one float epsilon inside ±1 where they are not.
+
+    The gradient of the arc cosine is infinite at ±1; inside it stays below 1100 in float32.
+    """
     limit = 1 - torch.finfo(cosine.dtype).eps  # 1 − 1.2e-7 in float32: slopes stay below 1100
     return cosine.clamp(-limit, limit).acos()
 
@@ -46,6 +50,15 @@ def _wrapped(angle: Tensor, wrap: str) -> Tensor:
     if wrap == "fold":
         return _fold(angle)
     return (angle.clamp(max=math.pi) if wrap == "clamp" else angle).cos()
+
+
+def _added(cosine: Tensor, margin: Tensor | float, loss: Tensor | float, wrap: str) -> Tensor:
+    """Return cos(θ + m) by any rule of `ArcFace`; ``loss`` is m·sin m, which linear takes off."""
+    angle = angles(cosine) + margin
+    modified = _wrapped(angle, wrap)
+    if wrap == "linear":
+        return torch.where(angle > math.pi, cosine - loss, modified)
+    return torch.where(cosine > 0, modified, cosine) if wrap == "easy" else modified
 
 
 def _with_gradient(gradient: Gradient, modified: Tensor, cosine: Tensor) -> Tensor:
@@ -144,13 +157,7 @@ class ArcFace(_Scaled):
         cosine = _lift(cosine)
         if self.margin == 0:
             return cosine
-        angle = _angle(cosine) + self.margin
-        modified = _wrapped(angle, self.wrap)
-        if self.wrap == "linear":
-            linear = cosine - self.margin * math.sin(self.margin)
-            modified = torch.where(angle > math.pi, linear, modified)
-        elif self.wrap == "easy":
-            modified = torch.where(cosine > 0, modified, cosine)
+        modified = _added(cosine, self.margin, self.margin * math.sin(self.margin), self.wrap)
         return _with_gradient(self.gradient, modified, cosine)
 
 
@@ -181,7 +188,7 @@ class CombinedMargin(_Scaled):
         cosine = _lift(cosine)
         if self.m1 == 1 and self.m2 == 0:
             return cosine - self.m3
-        angle = self.m1 * _angle(cosine) + self.m2
+        angle = self.m1 * angles(cosine) + self.m2
         return _with_gradient(self.gradient, _wrapped(angle, self.wrap) - self.m3, cosine)
 
 
@@ -203,7 +210,7 @@ class SphereFace(_Scaled):
         cosine = _lift(cosine)
         if self.margin == 1:
             return cosine
-        return _with_gradient(self.gradient, _fold(self.margin * _angle(cosine)), cosine)
+        return _with_gradient(self.gradient, _fold(self.margin * angles(cosine)), cosine)
 
 
 @dataclass(frozen=True)
@@ -246,7 +253,7 @@ class SphereFace2017(_Margin):
         if self.margin == 1:
             return cosine
         weight = self.annealing(step).to(cosine)
-        return (weight * cosine + _fold(self.margin * _angle(cosine))) / (1 + weight)
+        return (weight * cosine + _fold(self.margin * angles(cosine))) / (1 + weight)
 
 
 @dataclass(frozen=True)
@@ -289,7 +296,7 @@ class SphereFaceR(_Scaled):
         cosine = _lift(cosine)
         if self.margin == 1 or self.version == "v2":
             return cosine
-        modified = (self.margin * _angle(cosine)).clamp(max=math.pi).cos()
+        modified = (self.margin * angles(cosine)).clamp(max=math.pi).cos()
         return _with_gradient(self.gradient, modified, cosine)
 
     def other_cosine(self, cosine: Tensor) -> Tensor:
@@ -297,7 +304,7 @@ class SphereFaceR(_Scaled):
         cosine = _lift(cosine)
         if not self.changes_others:
             return cosine
-        return _with_gradient(self.gradient, (_angle(cosine) / self.margin).cos(), cosine)
+        return _with_gradient(self.gradient, (angles(cosine) / self.margin).cos(), cosine)
 
 
 @dataclass(frozen=True)
@@ -356,7 +363,7 @@ class AdaFace(NormMargin):
         if self.margin == 0:
             return cosine
         quality = self.quality(norms, average)
-        angle = (_angle(cosine) - self.margin * quality).clamp(0, math.pi)
+        angle = (angles(cosine) - self.margin * quality).clamp(0, math.pi)
         return angle.cos() - self.margin * (1 + quality)
 
 
@@ -416,10 +423,7 @@ class MagFace(NormMargin):
         if self.u_margin == 0:
             return cosine
         margin = self.angle(norms)
-        angle = _angle(cosine) + margin
-        if self.wrap == "easy":
-            return torch.where(cosine > 0, angle.cos(), cosine)
-        return torch.where(angle > math.pi, cosine - margin * margin.sin(), angle.cos())
+        return _added(cosine, margin, margin * margin.sin(), self.wrap)
 
 
 @dataclass(frozen=True)

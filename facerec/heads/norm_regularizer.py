@@ -14,7 +14,7 @@ form η·s·(n/m − 1)² has the ratio 2η·CV/g, whatever m and s are.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -25,17 +25,12 @@ from facerec.heads.collectives import gather_equal
 from facerec.heads.margins import Margin, NormMargin
 from facerec.heads.output import LossOutput
 
-_Target = Literal["batch", "constant", "learned"]
-
 _SMALLEST_SCALE = 0.5  # the relative form must not blow up where norms are tiny
 
 
 @dataclass(frozen=True)
 class _NormPenalty(Checked):
-    """What all norm penalties share, so that the module reads attributes only."""
-
-    target: ClassVar[_Target] = "constant"
-    """What the centre μ is: the mean norm, a constant, or a trained radius."""
+    """What all norm penalties share."""
 
     weight: NonNegative
     """Factor η on the penalty. The values used for faces are not public: search it, log-uniform
@@ -57,22 +52,12 @@ class _NormPenalty(Checked):
     """Course of the weight over the run: constant, or linear growth from 0."""
 
     @property
-    def radius(self) -> float:
-        """Centre μ of a penalty with a constant one."""
-        return 0.0
-
-    @property
-    def rho(self) -> float:
-        """Weight of the new batch in μ."""
-        return 1.0
-
-    @property
     def couples_samples(self) -> bool:
         """Whether a sample's penalty depends on the rest of the batch.
 
         Gradient accumulation then has to hand in the mean norm of the whole batch.
         """
-        return self.target == "batch" or self.is_relative
+        return isinstance(self, SEC) or self.is_relative
 
     @property
     def is_relative(self) -> bool:
@@ -83,8 +68,6 @@ class _NormPenalty(Checked):
 @dataclass(frozen=True)
 class SEC(_NormPenalty):
     """Spherical embedding constraint: pull norms towards their mean."""
-
-    target: ClassVar[_Target] = "batch"
 
     rho: Share = 1.0
     """Weight of the new batch in the mean norm: 1 is the batch mean, less a moving average."""
@@ -110,8 +93,6 @@ class RingLoss(_NormPenalty):
     The radius needs no weight decay and no momentum; plain SGD of rate α then makes it a moving
     average with rho = 2·α·weight.
     """
-
-    target: ClassVar[_Target] = "learned"
 
 
 NormPenalty = SEC | L2Norm | FixedNorm | RingLoss
@@ -145,19 +126,17 @@ class NormRegularizer(nn.Module):
         self, config: NormPenalty, group: dist.ProcessGroup | None = None, *, scale: float = 1.0
     ) -> None:
         super().__init__()
-        self.config = config
-        self.scale = scale
-        self.group = group
+        self.config, self.scale, self.group = config, scale, group
         self._started = False
-        self.register_buffer("center", torch.tensor(config.radius, dtype=torch.float32))
+        center = config.radius if isinstance(config, FixedNorm) else 0.0
+        self.register_buffer("center", torch.tensor(center, dtype=torch.float32))
         self.register_buffer("initialized", torch.tensor(False))
-        if config.target == "learned":
-            self.radius = nn.Parameter(torch.zeros((), dtype=torch.float32))
+        self.radius = nn.Parameter(torch.zeros(())) if isinstance(config, RingLoss) else None
 
     @property
     def couples_samples(self) -> bool:
         """Whether gradient accumulation must hand in ``mean_norm`` at the coming step."""
-        if self.config.target == "learned" and not self._started:
+        if self.radius is not None and not self._started:
             # Read from the device until it is true, then never again: reading waits.
             self._started = bool(self.initialized)
             return self.config.couples_samples or not self._started
@@ -204,7 +183,7 @@ class NormRegularizer(nn.Module):
             # A divisor rather than a factor, so that p = 2 and p = 1 share their form.
             divisor = mean.clamp(min=_SMALLEST_SCALE) ** config.p if config.is_relative else 1.0
             loss = self._distance(norms, center).sum() * (1 / len(norms)) / divisor
-            if config.target == "learned":
+            if self.radius is not None:
                 center = center + (self.radius - self.radius.detach())
             penalty = self._distance(moments.norms, center).mean() / divisor
             # Adds 0 to the loss and the global gradient to a radius, alike on all ranks.
@@ -222,13 +201,13 @@ class NormRegularizer(nn.Module):
     @torch.no_grad()
     def _advance(self, mean: Tensor, update: bool) -> Tensor:
         """Return μ for this batch, and keep it if ``update``."""
-        if self.config.target == "constant":
+        if self.radius is None and not isinstance(self.config, SEC):
             return self.center.to(mean)
-        stored = self.radius if self.config.target == "learned" else self.center
+        stored = self.center if self.radius is None else self.radius
         center = torch.where(self.initialized, stored.to(mean), mean)
         if not update:
             return center
-        if self.config.target == "batch":
+        if isinstance(self.config, SEC):
             # Not (1 − ρ)·μ + ρ·m where ρ = 1, because a lost step (NaN) would then stay for ever.
             center = mean if self.config.rho == 1 else center.lerp(mean, self.config.rho)
         stored.copy_(center)
@@ -241,10 +220,10 @@ class NormMoments:
     """The norms of a global batch and scalars about them; the same bits on all ranks."""
 
     norms: Tensor
-    """One after the other, ``(N,)``."""
+    """The norm of each image, ``(N,)``."""
     mean: Tensor
     variance: Tensor
-    """Population variance."""
+    """Population variance of the norms."""
     smallest: Tensor
 
 
@@ -294,7 +273,7 @@ def combination_warnings(
             f"{name} has next to no effect below the final BatchNorm (embedding_bn={embedding_bn!r}"
             "), which pins the mean squared norm; choose embedding_bn='none' to study it"
         )
-    elif embedding_bn == "frozen_gamma" and (penalty.target != "batch" or penalty.rho < 1):
+    elif embedding_bn == "frozen_gamma" and (not isinstance(penalty, SEC) or penalty.rho < 1):
         sentences.append(
             f"{name} acts below the final BatchNorm (embedding_bn={embedding_bn!r}) like SEC with "
             "another weight, whatever its centre; choose embedding_bn='none' to compare centres"

@@ -24,4 +24,4 @@ class LossOutput:
     loss: Tensor
     """The only one that carries a gradient."""
     figures: Figures = field(default_factory=dict)
-    """Unweighted, over the global batch, the same on all ranks; for logging."""
+    """Numbers to look at, without weights, over the global batch, the same on all ranks."""

@@ -26,19 +26,21 @@ FLOOR = -1e20
 
 @dataclass(frozen=True)
 class TileSettings:
-    """How tiles are computed."""
+    """How the softmax over classes is computed, tile by tile."""
 
-    group: dist.ProcessGroup | None
-    reduced: bool
-    """Whether products take bfloat16 operands."""
-    chunk: int
-    """Classes in a tile, but for the last one, which may be smaller."""
-    transform: Callable[[Tensor], Tensor] | None
+    group: dist.ProcessGroup | None = None
+    """Ranks that share the classes; the default group if None."""
+    reduced: bool = False
+    """Whether matrix products take bfloat16 operands; sums are float32 in either case."""
+    chunk: int = 0
+    """Classes in a tile, but for the last one, which may be smaller; 0 takes as many as make a good
+    size for the cache."""
+    transform: Callable[[Tensor], Tensor] | None = None
     """Inner products to logits, where that is not the identity."""
     kernel: Kernel = "torch"
     """What computes the tiles."""
     shape: int = 0
-    """Of the blocks of Triton's kernels."""
+    """Number of the shape of Triton's blocks; see `facerec.heads.triton_softmax.SHAPES`."""
     centers_per_class: int = 1
     """Centres of a class, of which the nearest counts."""
 

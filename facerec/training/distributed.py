@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from facerec.base.devices import choose_device
 from facerec.base.errors import FacerecError
+from facerec.heads import collectives
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,17 +77,12 @@ class Processes:
 
     def largest(self, value: float) -> torch.Tensor:
         """Return the largest of all ranks' values, a scalar that is not waited for."""
-        return self._reduced(value, dist.ReduceOp.MAX)
+        scalar = torch.full((), value, device=self.device)
+        return collectives.all_reduce_(scalar, None, maximum=True)
 
     def total(self, value: float) -> torch.Tensor:
         """Return the sum of all ranks' values, a scalar that is not waited for."""
-        return self._reduced(value, dist.ReduceOp.SUM)
-
-    def _reduced(self, value: float, operation: Any) -> torch.Tensor:
-        tensor = torch.full((), value, device=self.device)
-        if self.world_size > 1:
-            dist.all_reduce(tensor, op=operation)
-        return tensor
+        return collectives.all_reduce_(torch.full((), value, device=self.device), None)
 
 
 @contextlib.contextmanager
@@ -120,10 +116,7 @@ def launched(device: str = "auto", timeout_minutes: float = 30.0) -> Iterator[Pr
             device_id=chosen if chosen.type == "cuda" else None,
         )
     try:
-        if dist.is_initialized():
-            yield Processes(dist.get_rank(), dist.get_world_size(), chosen)
-        else:
-            yield Processes(0, 1, chosen)
+        yield Processes(collectives.rank(), collectives.world_size(), chosen)
         if ours:
             dist.barrier()  # a rank that leaves early can hang its peers' clean-up
     finally:

@@ -28,21 +28,21 @@ class WeightAverage:
         self.decay = decay
         self.module = copy.deepcopy(module).requires_grad_(False).eval()
         mine, theirs = self.module.state_dict(), module.state_dict()
-        pairs = [(mine[name], theirs[name]) for name in mine]
-        self._averaged = [pair for pair in pairs if pair[0].is_floating_point()]
-        self._copied = [pair for pair in pairs if not pair[0].is_floating_point()]
+        self._pairs = [(mine[name], theirs[name]) for name in mine]
 
-    @torch.no_grad()
     def restart(self) -> None:
         """Take the module's weights as they are."""
-        for mine, theirs in (*self._averaged, *self._copied):
-            mine.copy_(theirs)
+        self._move(1.0)
 
-    @torch.no_grad()
     def update(self, step: int) -> None:
         """Take in the weights after ``step`` optimizer steps, counted from 1."""
-        share = 1 - min(self.decay, step / (9 + step))
-        for mine, theirs in self._averaged:
-            mine.lerp_(theirs, share)
-        for mine, theirs in self._copied:
-            mine.copy_(theirs)
+        self._move(1 - min(self.decay, step / (9 + step)))
+
+    @torch.no_grad()
+    def _move(self, share: float) -> None:
+        """Go a share of the way to the module's weights, all of it with 1."""
+        for mine, theirs in self._pairs:
+            if mine.is_floating_point():
+                mine.lerp_(theirs, share)
+            else:
+                mine.copy_(theirs)

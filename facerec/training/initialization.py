@@ -30,7 +30,7 @@ from facerec.training.distributed import Processes
 from facerec.training.recipe import Recipe
 
 INIT = "init"
-"""As ``backbone.name``: the network that `Init.path` holds."""
+"""The ``backbone.name`` that stands for the network that `Init.path` holds."""
 
 _IMAGES_AT_ONCE = 1 << 14
 

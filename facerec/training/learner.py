@@ -30,6 +30,7 @@ from facerec.training.finetuning import Freezing, rate_factors, refuse_single_im
 from facerec.training.initialization import Start, set_class_means, start_from_weights
 from facerec.training.network import COMPILE_SETTINGS, FromPixels, data_parallel
 from facerec.training.optimization import parameter_groups, set_learning_rate
+from facerec.training.prefetch import on_device
 from facerec.training.recipe import Recipe
 from facerec.training.row_update import RowUpdate
 from facerec.training.sampler import GlobalBatchSampler
@@ -105,29 +106,20 @@ class Learner:
 
         sampler = self.sampler_from(0)
         self.steps_per_epoch, self.total_steps = sampler.steps_per_epoch, sampler.total_steps
-        self.stepper = self._create_stepper()
-        optimizer, scaler = self.stepper.optimizer, self.stepper.scaler
-        if margin is not None:
-            # A step that may be called off needs all gradients, or half of it would be taken.
-            at_once = not scaler.is_enabled()
-            margin.update = RowUpdate(optimizer, margin.module.weight, at_once=at_once)
+        self.stepper = self._create_stepper(margin)
         self.state = TrainingState(
             {
                 "backbone": self.backbone,
                 **{term.name: term.module for term in self.terms},
                 "ema": None if self.average is None else self.average.module,
             },
-            self.head,
-            optimizer,
-            None if margin is None else margin.update,
+            margin,
+            self.stepper.optimizer,
             processes,
         )
         if recipe.finetune.freeze_steps:
             # A checkpoint has the state of parameters that have not moved yet, too.
             self.state.create_optimizer_state()
-            for state in optimizer.state.values():
-                for value in state.values():
-                    value.zero_()
         self.start: Start | None = None
         self.lr = 0.0
 
@@ -179,20 +171,16 @@ class Learner:
         set_learning_rate(self.stepper.optimizer, self.lr)
         self.freezing.begin(self.step)
         self.stepper.frozen = bool(self.freezing.whole)
-        images = batch.images.to(self.device, non_blocking=True)
-        labels = batch.labels.to(self.device, non_blocking=True)
-        targets = None
-        if batch.targets is not None:
-            targets = batch.targets.to(self.device, non_blocking=True)
+        batch = on_device(batch, self.device)
         if self.setting == "reduce-overhead":
             torch.compiler.cudagraph_mark_step_begin()  # nobody reads the last step's embeddings
-        figures = self.stepper.take(images, labels, targets)
+        figures = self.stepper.take(batch.images, batch.labels, batch.targets)
         if self.average is not None:
             self.average.update(self.step)
         return figures
 
-    def _create_stepper(self) -> Stepper:
-        """Compile and share out the network as the recipe says, and make its optimizer."""
+    def _create_stepper(self, margin: MarginTerm | None) -> Stepper:
+        """Compile and share out the network as the recipe says, and make the optimizer."""
         recipe, ranks = self.recipe, self.processes.world_size
         network = FromPixels(self.backbone, recipe.preprocessing)
         model: nn.Module = network
@@ -215,11 +203,15 @@ class Learner:
             from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
             kind = ShardedGradScaler
+        optimizer = recipe.optimizer.create(groups)
+        if margin is not None:
+            # A step that may be called off needs all gradients, or half of it would be taken.
+            margin.update = RowUpdate(optimizer, margin.module.weight, at_once=not enabled)
         scaler = kind(self.device.type, enabled=enabled, growth_interval=100)  # as arcface_torch
         return Stepper(
             network,
             self.terms,
-            recipe.optimizer.create(groups),
+            optimizer,
             self.total_steps,
             model,
             precision=self.precision,

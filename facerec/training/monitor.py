@@ -27,27 +27,16 @@ if TYPE_CHECKING:
     from facerec.verification import VerificationResult
 
 _SECONDS = 10.0
-"""Between two lines of a log file."""
+"""Least time between two lines of a log file."""
 
 
-class LateFigures:
-    """Scalars on their way from the device to the host, see `HostCopy`.
+def late(*values: torch.Tensor) -> HostCopy:
+    """Return scalars on their way from the device to the host, float32 ``(k,)``.
 
     Args:
         values: tensors of one element, on one device.
     """
-
-    def __init__(self, *values: torch.Tensor) -> None:
-        self._copy = HostCopy(torch.stack([value.detach().float() for value in values]))
-
-    @property
-    def here(self) -> bool:
-        """Whether reading them waits for nothing."""
-        return self._copy.here
-
-    def read(self) -> list[float]:
-        """Return the values, waiting for their step if need be."""
-        return [float(value) for value in self._copy.read().tolist()]
+    return HostCopy(torch.stack([value.detach().float() for value in values]))
 
 
 class Monitor:
@@ -80,7 +69,7 @@ class Monitor:
         self.total_steps, self.steps_per_epoch = learner.total_steps, learner.steps_per_epoch
         self.last: dict[str, float] = {}
         self._losses = [torch.tensor(loss, device=learner.device) for loss in losses]
-        self._late: tuple[int, list[str], LateFigures, dict[str, float]] | None = None
+        self._late: tuple[int, list[str], HostCopy, dict[str, float]] | None = None
         self._logged_step, self._logged_at = learner.step, time.perf_counter()
         self._printed_at = -math.inf
         self._display: Progress | None = None
@@ -136,7 +125,7 @@ class Monitor:
         images = (step - self._logged_step) * self.recipe.batch_size
         rest = {"lr": lr, "images_per_second": images / max(now - self._logged_at, 1e-9)}
         self._logged_at, self._logged_step = now, step
-        self._late = step, list(figures), LateFigures(*figures.values()), rest
+        self._late = step, list(figures), late(*figures.values()), rest
         if self._late[2].here:
             self._tell()
 
@@ -151,7 +140,7 @@ class Monitor:
         if self._late is None:
             return
         (step, names, figures, rest), self._late = self._late, None
-        values = dict(zip(names, figures.read(), strict=True))
+        values = dict(zip(names, figures.read().tolist(), strict=True))
         skipped = int(values.pop("skipped", 0))
         deviation = math.sqrt(max(values["norm_variance"], 0.0))
         cv = deviation / max(values["norm_mean"], 1e-12)

@@ -41,7 +41,7 @@ class Plan:
     """The needs of one rank in one optimizer step."""
 
     precision: str
-    """That of the backbone: fp32, bf16 or fp16."""
+    """Numbers of the backbone: fp32, bf16 or fp16."""
     classes: int
     """Classes whose centres the rank holds."""
     visited: int

@@ -58,7 +58,7 @@ FREE_TO_CHANGE = (
 
 
 LAUNCH_FILE = "launch.json"
-"""In a run's folder: the launches of torchrun that started it last."""
+"""File in a run's folder that names the launches of torchrun that started it last."""
 
 
 def launch() -> str | None:

@@ -9,6 +9,7 @@ import numpy as np
 from torch.utils.data import Sampler
 
 from facerec.base.errors import DatasetError, RecipeError
+from facerec.records.augment import sample_generator
 from facerec.records.dataset import BatchRequest
 
 # Streams of random numbers; 1 and 2 are those of the images (`facerec.records.augment`).
@@ -87,12 +88,8 @@ class GlobalBatchSampler(Sampler[BatchRequest]):
             order = self._order.epoch(epoch, self.steps_per_epoch * self.batch_size)
             for within in range(first, self.steps_per_epoch):
                 begin = within * self.batch_size + self.rank * share
-                visits = order[begin : begin + share]
-                if self._order.repeats:
-                    again, indices = np.divmod(visits, self.length)
-                    yield BatchRequest(epoch, indices, again)
-                else:
-                    yield BatchRequest(epoch, visits)
+                again, indices = np.divmod(order[begin : begin + share], self.length)
+                yield BatchRequest(epoch, indices, again)
             step = (epoch + 1) * self.steps_per_epoch
 
 
@@ -103,24 +100,18 @@ class _Shuffled:
 
     Attributes:
         visits: images in an epoch.
-        repeats: whether an image may come more than once in an epoch.
     """
 
     def __init__(self, length: int, seed: int, weights: np.ndarray | None) -> None:
         self._length, self._seed = length, seed
-        self._groups: list[tuple[float, np.ndarray]] = []
-        if weights is not None:
-            self._groups = [
-                (weight, np.flatnonzero(weights == weight))
-                for weight in np.unique(weights).tolist()
-            ]
-        self.repeats = any(weight > 1 for weight, _ in self._groups)
+        levels = [] if weights is None else np.unique(weights).tolist()
+        self._groups = [(weight, np.flatnonzero(weights == weight)) for weight in levels]
         weighted = sum(round(weight * len(group)) for weight, group in self._groups)
         self.visits = weighted if self._groups else length
 
     def epoch(self, number: int, used: int) -> np.ndarray:
         """Return the visits of an epoch, int64 ``(visits,)``, of which so many are used."""
-        order = _generator(self._seed, number, _ORDER).permutation(self.visits)
+        order = sample_generator(self._seed, number, 0, _ORDER).permutation(self.visits)
         return self._weighted(number)[order] if self._groups else order
 
     def _weighted(self, epoch: int) -> np.ndarray:
@@ -135,7 +126,7 @@ class _Shuffled:
             pieces += [group + again * self._length for again in range(whole)]
             if not more:
                 continue
-            circle = _generator(self._seed, number, _CIRCLE).permutation(len(group))
+            circle = sample_generator(self._seed, number, 0, _CIRCLE).permutation(len(group))
             taken = np.sort(circle[np.arange(epoch * more, (epoch + 1) * more) % len(group)])
             pieces.append(group[taken] + whole * self._length)
         return np.concatenate(pieces)
@@ -148,8 +139,6 @@ class _Balanced:
     epoch has as many images as the data.
     """
 
-    repeats = True
-
     def __init__(self, labels: np.ndarray, seed: int) -> None:
         self._labels, self._seed = labels, seed
         self.visits = len(labels)
@@ -160,7 +149,7 @@ class _Balanced:
     @cached_property
     def _circles(self) -> np.ndarray:
         """The images of one subject after another, each in an order that lasts for the run."""
-        shuffled = _generator(self._seed, 0, _CIRCLE).permutation(len(self._labels))
+        shuffled = sample_generator(self._seed, 0, 0, _CIRCLE).permutation(len(self._labels))
         shuffled = shuffled[self._labels[shuffled] >= 0]
         # Label and place in one number: sorted three times as fast as a stable argsort of labels.
         keys = self._labels[shuffled]
@@ -176,14 +165,10 @@ class _Balanced:
         size = len(self._counts)
         visits = []
         for deck in range(first // size, -(-last // size)):
-            cards = _generator(self._seed, deck, _DECK).permutation(size)
+            cards = sample_generator(self._seed, deck, 0, _DECK).permutation(size)
             cards = cards[max(first - deck * size, 0) : last - deck * size]
             # A closed form for the images a subject has shown before: no state to restore.
             again, position = np.divmod(deck, self._counts[cards])
             images = self._circles[self._starts[cards] + position]
             visits.append(images + again * len(self._labels))
         return np.concatenate(visits)
-
-
-def _generator(seed: int, number: int, stream: int) -> np.random.Generator:
-    return np.random.Generator(np.random.Philox(key=[seed, number], counter=[0, 0, stream, 0]))

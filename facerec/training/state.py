@@ -13,11 +13,10 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
-from facerec.heads.classifier import MarginClassifier
 from facerec.heads.tiles import Kernel
 from facerec.records.dataset import Skipped
 from facerec.training.distributed import Processes
-from facerec.training.row_update import RowUpdate
+from facerec.training.terms import MarginTerm
 
 
 @dataclass(frozen=True)
@@ -30,17 +29,17 @@ class SavedFacts:
     best_accuracy: float
     benches: tuple[str, ...]
     scaler: dict[str, Any]
-    """Of fp16, else empty."""
+    """State of the gradient scaler of fp16; empty in other numbers."""
     skipped_images: tuple[Skipped, ...] = ()
-    """By all ranks."""
+    """Images that no rank could use."""
     kernel: Kernel = "torch"
     """Who computed the head's tiles."""
     kernel_shape: int = 0
-    """Of the blocks of Triton's kernels."""
+    """Number of the shape of Triton's blocks."""
     precision: str | None = None
-    """Of the backbone, as the recipe says or its ``auto`` came to mean; None was not written."""
+    """Numbers of the backbone, as ``auto`` came to mean too; None was not written."""
     losses: tuple[float, ...] = ()
-    """Of the steps since the last line of ``metrics.jsonl``."""
+    """Loss of each step since the last line of ``metrics.jsonl``."""
 
 
 class TrainingState:
@@ -51,23 +50,22 @@ class TrainingState:
 
     Args:
         modules: what learns or keeps buffers, by the prefix of its names; None takes no part.
-        head: the one of these whose rows the ranks share, if there is one.
+        margin: the term whose head's rows the ranks share, if there is one; it takes its steps.
         optimizer: over their parameters.
-        centers: takes the head's steps, if it learns.
         processes: this rank among its peers.
     """
 
     def __init__(
         self,
         modules: Mapping[str, nn.Module | None],
-        head: MarginClassifier | None,
+        margin: MarginTerm | None,
         optimizer: torch.optim.Optimizer,
-        centers: RowUpdate | None,
         processes: Processes,
     ) -> None:
         self.modules = {name: module for name, module in modules.items() if module is not None}
-        self.head, self.optimizer, self.centers = head, optimizer, centers
-        self.processes = processes
+        self.head = None if margin is None else margin.module
+        self.centers = None if margin is None else margin.update
+        self.optimizer, self.processes = optimizer, processes
 
     def tensors(self) -> dict[str, Tensor]:
         """Name what all ranks share."""
@@ -80,17 +78,14 @@ class TrainingState:
             for key, value in values.items():
                 if isinstance(value, Tensor):
                     tensors[f"optimizer.{names[id(parameter)]}.{key}"] = value
-        per_class = 1 if self.head is None else self.head.centers_per_class
-        if self.head is not None and (self.processes.world_size > 1 or per_class > 1):
-            sharded, shape = "head.weight", self.head.weight.shape
-            for name, value in tensors.items():
-                if (
-                    name == sharded or name.startswith(f"optimizer.{sharded}.")
-                ) and value.shape == shape:
+        head, alone = self.head, self.processes.world_size == 1
+        for name, value in tensors.items():
+            own = name == "head.weight" or name.startswith("optimizer.head.weight.")
+            if head is not None and own and value.shape == head.weight.shape:
+                if head.centers_per_class > 1:
                     # Ranks share out classes, so that all centres of one lie in a row of their own.
-                    rows = value if per_class == 1 else value.view(-1, per_class, shape[1])
-                    several = self.processes.world_size > 1
-                    tensors[name] = self._as_sharded(rows) if several else rows
+                    value = value.view(-1, head.centers_per_class, value.shape[1])
+                tensors[name] = value if alone else sharded(value, self._mesh, head.num_classes)
         return tensors
 
     def random(self) -> dict[str, Tensor]:
@@ -115,7 +110,7 @@ class TrainingState:
                     dist.broadcast(buffer, src=0)
 
     def create_optimizer_state(self) -> None:
-        """Let the optimizer make its state tensors, by a step of rate 0 with zero gradients."""
+        """Let the optimizer make its state tensors, all of them zero, by a step of rate 0."""
         saved = [group["lr"] for group in self.optimizer.param_groups]
         for group in self.optimizer.param_groups:
             group["lr"] = 0.0
@@ -126,6 +121,9 @@ class TrainingState:
         if self.centers is not None:
             self.centers.state()
         self.optimizer.zero_grad(set_to_none=True)
+        for values in self.optimizer.state.values():
+            for value in filter(torch.is_tensor, values.values()):
+                value.zero_()
         for group, rate in zip(self.optimizer.param_groups, saved, strict=True):
             group["lr"] = rate
 
@@ -133,14 +131,10 @@ class TrainingState:
     def _mesh(self) -> DeviceMesh:
         return init_device_mesh(self.processes.device.type, (self.processes.world_size,))
 
-    def _as_sharded(self, rows: Tensor) -> DTensor:
-        assert self.head is not None
-        whole = torch.Size((self.head.num_classes, *rows.shape[1:]))
-        return DTensor.from_local(
-            rows.detach(),
-            self._mesh,
-            [Shard(0)],
-            run_check=False,
-            shape=whole,
-            stride=rows.stride(),
-        )
+
+def sharded(rows: Tensor, mesh: DeviceMesh | None, total: int) -> DTensor:
+    """Return this rank's rows as a part of a tensor of ``total`` rows, over the same memory."""
+    shape = torch.Size((total, *rows.shape[1:]))
+    return DTensor.from_local(
+        rows.detach(), mesh, [Shard(0)], run_check=False, shape=shape, stride=rows.stride()
+    )

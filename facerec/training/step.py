@@ -34,15 +34,15 @@ class Stepper:
     terms: Sequence[Term]
     """The losses that are added up."""
     optimizer: torch.optim.Optimizer
-    """Of the parameters of both."""
+    """Moves the parameters of the network and of the terms."""
     total_steps: int
-    """Of the whole training."""
+    """Steps of the whole training."""
     model: nn.Module | None = None
     """The network as a step runs it, compiled or averaged over ranks; itself by default."""
     precision: str = "fp32"
-    """Of the network."""
+    """Numbers that the network computes in: fp32, bf16 or fp16."""
     scaler: GradScaler = field(default_factory=lambda: GradScaler(enabled=False))
-    """Of losses under fp16."""
+    """Scales the loss under fp16."""
     accumulation: int = 1
     """Micro-batches that a batch is cut into."""
     clip_norm: float | None = None
@@ -50,7 +50,7 @@ class Stepper:
     frozen: bool = False
     """Whether the network does not learn now."""
     step: int = 0
-    """How many it has done."""
+    """Steps that have been taken."""
     phase: Callable[[str], contextlib.AbstractContextManager[Any]] = record_function
     """Entered around each part of a step with its name: ``forward``, ``head``, ``backward`` and
     ``optimizer``; by default these are ranges for torch's profiler."""

@@ -37,14 +37,14 @@ class Step:
     """What terms are told of an optimizer step before its first micro-batch."""
 
     number: int
-    """From 0."""
+    """Number of the step, counted from 0."""
     progress: float
     """Share of the run that is done."""
     labels: Tensor
-    """Of this rank's images, ``(k·B,)``."""
+    """Labels of this rank's images, ``(k·B,)``."""
     embeddings: Tensor | None
-    """Of this rank, ``(k·B, D)``, without gradient; None with a single micro-batch, and where no
-    term couples the samples."""
+    """Raw embeddings of this rank, ``(k·B, D)``, without gradient; None with a single micro-batch,
+    and where no term couples the samples."""
     targets: Tensor | None
     """The teacher's raw embeddings, ``(k·B, T)``."""
 
@@ -54,12 +54,13 @@ class MicroBatch:
     """A rank's share of a step that goes through the network together."""
 
     embeddings: Tensor
-    """Raw, ``(B, D)``."""
+    """Raw embeddings, ``(B, D)``."""
     labels: Tensor
     targets: Tensor | None
     first: bool
+    """Whether it is the first of the step's micro-batches."""
     last: bool
-    """Of the step's micro-batches."""
+    """Whether it is the last of them."""
 
     @functools.cached_property
     def shared(self) -> tuple[Tensor, NormMoments]:
@@ -70,7 +71,7 @@ class MicroBatch:
 
 
 TERMS: dict[str, type[Term]] = {}
-"""By name, in the order in which their losses are added."""
+"""All terms by name, in the order in which their losses are added."""
 
 
 class Term:
@@ -294,12 +295,8 @@ class DistillationTerm(Term):
         """Return the weighted distance; alone, it is the loss that a run shows."""
         assert batch.targets is not None
         output = self.module(batch.embeddings, batch.targets, self._whole)
-        figures = {"distillation": output.figures["distance"]}
-        if "cosine" in output.figures:
-            figures["teacher_cosine"] = output.figures["cosine"]
-        if self.alone:
-            figures["loss"] = figures["distillation"]
-        return LossOutput(output.loss, figures)
+        shown = {"loss": output.figures["distillation"]} if self.alone else {}
+        return LossOutput(output.loss, output.figures | shown)
 
 
 def create_terms(

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from facerec.base.devices import HostCopy
 from facerec.base.environment import available_cores
 from facerec.base.errors import CheckpointError, RecipeError, TrainingError, message_line
 from facerec.base.files import write_json
@@ -31,7 +32,7 @@ from facerec.embedding.torch_model import save_model
 from facerec.records.dataset import Batch, BatchLoader, Skipped
 from facerec.training import checkpoint
 from facerec.training.learner import Learner
-from facerec.training.monitor import LateFigures, Monitor
+from facerec.training.monitor import Monitor, late
 from facerec.training.network import explain_compile_errors
 from facerec.training.prefetch import prefetched
 from facerec.training.state import SavedFacts
@@ -80,7 +81,7 @@ class Trainer:
         self.stop_signal: int | None = None
         self._losses: tuple[float, ...] = ()  # of steps before a resumed run's that no line tells
         self._at_once = False  # whether a signal may end training where it is
-        self._asked: LateFigures | None = None  # whether a rank is to stop
+        self._asked: HostCopy | None = None  # whether a rank is to stop
         self.warnings = list(learner.warnings)
 
     @functools.cached_property
@@ -107,7 +108,7 @@ class Trainer:
         self.learner.initialize()
         if self._is_done() or (max_steps is not None and self.learner.step >= max_steps):
             return
-        pending: tuple[int, LateFigures] | None = None
+        pending: tuple[int, HostCopy] | None = None
         with (
             self._signals(),
             self.monitor,
@@ -124,7 +125,7 @@ class Trainer:
                 self.skipped += batch.skipped
                 figures = self.learner.train_step(batch)
                 self._at_once = False
-                present = (self.learner.step, LateFigures(figures["loss"], figures["norm_mean"]))
+                present = self.learner.step, late(figures["loss"], figures["norm_mean"])
                 if pending:  # a step late, so that the device always has a step to work on
                     self._check_finite(*pending)
                 pending = present
@@ -208,9 +209,8 @@ class Trainer:
     @property
     def final_backbone(self) -> nn.Module:
         """What is validated and saved as the model: the average of weights where there is one."""
-        return (
-            self.learner.backbone if self.learner.average is None else self.learner.average.module
-        )
+        average = self.learner.average
+        return self.learner.backbone if average is None else average.module
 
     def save_model(self, name: str, backbone: nn.Module | None = None, **extra: Any) -> None:
         """Write a backbone's weights with the recipe inside, on the main process.
@@ -275,8 +275,8 @@ class Trainer:
         shares = self.processes.gather_objects(self.skipped)
         return [dataclasses.asdict(item) for share in shares for item in share]
 
-    def _check_finite(self, step: int, figures: LateFigures) -> None:
-        loss, norm = figures.read()
+    def _check_finite(self, step: int, figures: HostCopy) -> None:
+        loss, norm = figures.read().tolist()
         if math.isfinite(loss) and math.isfinite(norm):
             return
         if self._writer is not None:
@@ -362,8 +362,8 @@ class Trainer:
             return stop
         asked, self._asked = self._asked, None
         if self.learner.step % self.recipe.log_every == 0:
-            self._asked = LateFigures(self.processes.largest(float(stop)))
-        return asked is not None and asked.read()[0] > 0
+            self._asked = late(self.processes.largest(float(stop)))
+        return asked is not None and bool(asked.read() > 0)
 
     # ---------------------------------------------------------------- checkpoints
 

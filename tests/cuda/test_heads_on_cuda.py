@@ -16,8 +16,9 @@ from facerec.heads import (
     NormRegularizer,
     OwnMargin,
 )
-from facerec.heads.margin_softmax import Arithmetic, margin_softmax
+from facerec.heads.margin_softmax import margin_softmax
 from facerec.heads.norm_regularizer import NormPenalty
+from facerec.heads.tiles import TileSettings
 from tests.cuda.small import no_host_waits, relative_error
 
 pytestmark = pytest.mark.cuda
@@ -62,7 +63,7 @@ def test_a_margin_in_float64_and_float32(device: torch.device, margin: Margin) -
 def test_a_margin_with_products_in_bf16(device: torch.device, margin: Margin) -> None:
     expected = computed(torch.device("cpu"), torch.float64, margin)
     loss, to_embeddings, to_weight = computed(
-        device, torch.float32, margin, arithmetic=Arithmetic("bf16")
+        device, torch.float32, margin, settings=TileSettings(reduced=True)
     )
     assert relative_error(loss, expected[0]) < 2e-2
     # Logits up to 64 are rounded to 8 bits, and slopes follow their exponentials.

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from facerec.heads import ArcFace, Margin, MarginClassifier, OwnMargin
 from facerec.heads.kernel_choice import milliseconds
-from facerec.heads.margin_softmax import Arithmetic, Precision, margin_softmax
+from facerec.heads.margin_softmax import margin_softmax
+from facerec.heads.tiles import TileSettings
 from tests.cuda.small import NEED_TRITON, no_host_waits, relative_error
 
 pytestmark = NEED_TRITON
@@ -53,26 +54,26 @@ def compare(found: tuple[Tensor, ...], expected: tuple[Tensor, ...], most: float
 def test_a_margin_in_float32(device: torch.device, margin: Margin) -> None:
     """Three products of TF32 are nearly one of float32."""
     expected = computed(torch.device("cpu"), torch.float64, margin)
-    arithmetic = Arithmetic(kernel="triton")
-    compare(computed(device, torch.float32, margin, arithmetic=arithmetic), expected, 2e-4)
+    settings = TileSettings(kernel="triton")
+    compare(computed(device, torch.float32, margin, settings=settings), expected, 2e-4)
 
 
 @pytest.mark.usefixtures("on_gpu")
 @pytest.mark.parametrize("sizes", [(1, 1, 5), (7, 130, 96), (300, 20_011, 512)])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("reduced", [False, True])
 def test_sizes_and_operands(
-    device: torch.device, sizes: tuple[int, int, int], precision: Precision
+    device: torch.device, sizes: tuple[int, int, int], reduced: bool
 ) -> None:
     expected = computed(torch.device("cpu"), torch.float64, ArcFace(), sizes)
-    arithmetic = Arithmetic(precision, kernel="triton")
-    found = computed(device, torch.float32, ArcFace(), sizes, arithmetic=arithmetic)
+    settings = TileSettings(reduced=reduced, kernel="triton")
+    found = computed(device, torch.float32, ArcFace(), sizes, settings=settings)
     # Logits up to 64 are rounded to 8 bits, and slopes follow their exponentials.
-    compare(found, expected, 0.15 if precision == "bf16" else 2e-4)
+    compare(found, expected, 0.15 if reduced else 2e-4)
 
 
 @pytest.mark.usefixtures("on_gpu")
 def test_the_same_bits_twice(device: torch.device) -> None:
-    sizes, options = (300, 20_011, 512), {"arithmetic": Arithmetic("bf16", kernel="triton")}
+    sizes, options = (300, 20_011, 512), {"settings": TileSettings(reduced=True, kernel="triton")}
     first, second = (computed(device, torch.float32, ArcFace(), sizes, **options) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 

@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from facerec.base.errors import ExportError, FacerecError
-from facerec.export.quantize import calibration_images, quantize_int8, value_ranges
+from facerec.export.quantize import int8_calibration_data, quantize_int8, value_ranges
 
 pytestmark = pytest.mark.integration
 
@@ -127,7 +127,7 @@ def test_a_folder_of_faces(tmp_path: Path, faces: np.ndarray) -> None:
     images = encoded(faces)
     write_folder(tmp_path, images)
     (tmp_path / "notes.txt").write_text("no image")
-    found, facts = calibration_images(tmp_path)
+    found, facts = int8_calibration_data(tmp_path)
     order = sorted(range(32), key=lambda place: (place % 3, place))
     np.testing.assert_array_equal(found, faces[order])
     assert facts["images"] == 32 and any(".txt" in note for note in facts["notes"])
@@ -137,7 +137,7 @@ def test_a_folder_of_faces(tmp_path: Path, faces: np.ndarray) -> None:
 def test_calibration_sets_that_will_not_do(tmp_path: Path, faces: np.ndarray) -> None:
     write_folder(tmp_path / "few", encoded(faces[:31]))
     with pytest.raises(ExportError, match="calibration on 31 of its 31 images"):
-        calibration_images(tmp_path / "few")
+        int8_calibration_data(tmp_path / "few")
     for name in ("missing.bin", "missing.rec", "missing"):
         with pytest.raises(FacerecError, match=name):
-            calibration_images(tmp_path / name)
+            int8_calibration_data(tmp_path / name)

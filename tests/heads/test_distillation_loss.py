@@ -50,7 +50,7 @@ def test_value_equals_a_loop_and_gradients_are_right(kind, size):
     mapped = student if loss.map is None else student @ loss.map.weight.T
     output = loss(student, targets)
     expected = naive(kind, mapped.tolist(), targets.tolist(), 1.7)
-    assert output.figures["distance"].item() == pytest.approx(expected, rel=1e-12)
+    assert output.figures["distillation"].item() == pytest.approx(expected, rel=1e-12)
     assert output.loss.item() == pytest.approx(0.3 * expected, rel=1e-12)
     if kind == "relation":
         # What the gradient belongs to has other values: here each image moves its row alone.
@@ -58,7 +58,7 @@ def test_value_equals_a_loop_and_gradients_are_right(kind, size):
     parameters = (student, *loss.parameters())
     assert torch.autograd.gradcheck(lambda *_: loss(student, targets).loss, parameters)
     mean = sum(map(cosine, mapped.tolist(), targets.tolist())) / len(student)
-    assert output.figures["cosine"].item() == pytest.approx(mean)
+    assert output.figures["teacher_cosine"].item() == pytest.approx(mean)
 
 
 def test_the_gradient_of_the_relation_is_that_of_the_matrix_of_cosines():
@@ -95,7 +95,7 @@ def steps(group, kind, size):
         optimizer.zero_grad()
         output = loss(model(x), targets)
         output.loss.backward()
-        record += [output.figures["distance"], *(p.grad.clone() for p in parameters)]
+        record += [output.figures["distillation"], *(p.grad.clone() for p in parameters)]
         optimizer.step()
     return record
 

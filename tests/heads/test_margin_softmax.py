@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import facerec.heads.margin_softmax as module
 from facerec.heads import (
     AdaFace,
     ArcFace,
@@ -24,8 +23,9 @@ from facerec.heads import (
     SphereFace2017,
     SphereFaceR,
 )
-from facerec.heads.margin_softmax import Arithmetic, margin_softmax
+from facerec.heads.margin_softmax import margin_softmax
 from facerec.heads.margins import NormMargin
+from facerec.heads.tiles import TileSettings
 
 MARGINS = [
     *EVERY,
@@ -39,8 +39,8 @@ AVERAGE = torch.tensor([5.0, 1.5], dtype=torch.float64)
 """What AdaFace compares these norms with."""
 
 
-def softmax(*given, chunk=None, precision="fp32", **options):
-    return margin_softmax(*given, arithmetic=Arithmetic(precision, chunk), **options)
+def softmax(*given, group=None, chunk=0, reduced=False, **options):
+    return margin_softmax(*given, settings=TileSettings(group, reduced, chunk), **options)
 
 
 def problem(rows, size, classes, dtype=torch.float64, seed=0):
@@ -233,12 +233,11 @@ def test_no_matrix_of_batch_by_classes_is_ever_held(margin, rows):
     ids=str,
 )
 @pytest.mark.parametrize("rows", [32, 96])
-def test_products_in_bf16(monkeypatch, margin, rows):
+def test_products_in_bf16(margin, rows):
     x, weight, labels = problem(rows, 64, 500, torch.float32)
     options = {"chunk": 128, "norm_average": torch.tensor([16.0, 1.5])}
     plain = softmax(x, weight, labels, margin, **options)
-    monkeypatch.setattr(module, "has_fast_bf16", lambda device: True)
-    rounded = softmax(x, weight, labels, margin, precision="bf16", **options)
+    rounded = softmax(x, weight, labels, margin, reduced=True, **options)
     # The target's path knows nothing of it.
     assert torch.equal(rounded.target_cosine, plain.target_cosine)
     assert rounded.loss.item() == pytest.approx(plain.loss.item(), rel=1e-2)

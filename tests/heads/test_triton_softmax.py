@@ -12,9 +12,11 @@ from helpers.triton_compiler import run_script
 
 from facerec.heads import ArcFace, SphereFaceR
 from facerec.heads import kernel_choice as choice
+from facerec.heads.tiles import TileSettings
 from tests.heads.triton_interpreted import CASES
 
 FOLDER = Path(__file__).parent
+REDUCED = TileSettings(reduced=True)
 
 pytest.importorskip("triton", reason="triton is not installed (extra gpu)")
 
@@ -97,10 +99,10 @@ def test_the_fastest_form_is_chosen(
     monkeypatch.setattr(choice, "obstacle", lambda *_: None)
     monkeypatch.setattr(choice, "milliseconds", milliseconds)
     weight = torch.zeros(5000, 8)
-    assert choice.choose_kernel("auto", ArcFace(), weight, 32, reduced=True) == chosen
-    assert choice.choose_kernel("triton", ArcFace(), weight, 32, reduced=True) == ("triton", 0)
+    assert choice.choose_kernel("auto", ArcFace(), weight, 32, REDUCED) == chosen
+    assert choice.choose_kernel("triton", ArcFace(), weight, 32, REDUCED) == ("triton", 0)
     few = weight[:20]  # nothing is timed
-    assert choice.choose_kernel("auto", ArcFace(), few, 32, reduced=True) == ("torch", 0)
+    assert choice.choose_kernel("auto", ArcFace(), few, 32, REDUCED) == ("torch", 0)
 
 
 CUDA = torch.device("cuda")

@@ -50,11 +50,11 @@ class Case:
     samples: int = 7
     classes: int = 20
     dimensions: int = 24
-    chunk: int | None = None
+    chunk: int = 0
     absent: bool = False
     drawn: bool = False
     short: bool = False
-    precision: module.Precision = "fp32"
+    reduced: bool = False
     blocks: tuple[int, int, int, int] = (32, 32, 32, 32)
 
 
@@ -71,7 +71,7 @@ CASES: dict[str, Case] = {
     "drawn classes": Case(drawn=True, samples=9, classes=90, chunk=32),
     "short centres": Case(short=True),
     "large scale": Case(CosFace(scale=2000.0)),
-    "bf16": Case(samples=33, classes=70, dimensions=96, precision="bf16", chunk=48),
+    "bf16": Case(samples=33, classes=70, dimensions=96, reduced=True, chunk=48),
 }
 
 
@@ -86,6 +86,7 @@ def figures(case: Case, kernel: tiles.Kernel, dtype: torch.dtype) -> dict[str, t
     rows = None
     if case.drawn:
         rows = torch.arange(0, case.classes, 3)
+    reduced = case.reduced and kernel == "triton"
     count = case.classes if rows is None else len(rows)
     column = torch.randint(count, (case.samples,), generator=generator)
     if case.absent:
@@ -96,7 +97,7 @@ def figures(case: Case, kernel: tiles.Kernel, dtype: torch.dtype) -> dict[str, t
         weight,
         column,
         case.margin,
-        arithmetic=module.Arithmetic(case.precision, case.chunk, kernel),
+        settings=tiles.TileSettings(reduced=reduced, chunk=case.chunk, kernel=kernel),
         norm_average=torch.tensor([8.0, 2.0], dtype=dtype),
         rows=rows,
     )
@@ -115,9 +116,7 @@ def errors(case: Case) -> dict[str, float]:
     rows, classes, width, depth = case.blocks
     blocks = triton_softmax.Blocks(rows, classes, width, depth, programs=8)
     triton_softmax.blocks_for = lambda *_: blocks
-    module.has_fast_bf16 = lambda device: True
     found = figures(case, "triton", torch.float32)
-    module.has_fast_bf16 = lambda device: False
     expected = figures(case, "torch", torch.float64)
     return {
         name: float(

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import facerec.heads.margin_softmax as softmax_module
 from facerec.heads import ArcFace, CosFace, SphereFaceR
-from facerec.heads.margin_softmax import Arithmetic, margin_softmax
+from facerec.heads.margin_softmax import margin_softmax
+from facerec.heads.tiles import TileSettings
 from facerec.training import SGD, Adam, AdamW, Optimizer, RMSprop
 from facerec.training.row_update import RowUpdate
 
@@ -70,12 +70,8 @@ def assert_same(config: Optimizer, updates: RowUpdate, expected: OwnMatrix) -> N
 @pytest.mark.parametrize("rate", [1.0, 0.4])
 @pytest.mark.parametrize("config", OPTIMIZERS, ids=str)
 @pytest.mark.parametrize("kind", ["float64", "float32", "bf16"])
-def test_steps_in_backward_are_the_separate_ones(
-    config: Optimizer, rate: float, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_in_backward_are_the_separate_ones(config: Optimizer, rate: float, kind: str) -> None:
     """To the last bit, over several steps, with a margin that goes to all logits among others."""
-    if kind == "bf16":
-        monkeypatch.setattr(softmax_module, "has_fast_bf16", lambda device: True)
     dtype = torch.float64 if kind == "float64" else torch.float32
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(40, SIZE, generator=generator, dtype=dtype)
@@ -88,8 +84,8 @@ def test_steps_in_backward_are_the_separate_ones(
             if rate < 1:
                 rows = torch.randperm(40, generator=generator)[:16].sort().values
             column = torch.randint(len(rows), (6,), generator=generator)
-            arithmetic = Arithmetic("bf16" if kind == "bf16" else "fp32", chunk)
-            options = {"arithmetic": arithmetic, "rows": rows if rate < 1 else None}
+            settings = TileSettings(reduced=kind == "bf16", chunk=chunk)
+            options = {"settings": settings, "rows": rows if rate < 1 else None}
             lr = 0.1 / (number + 1)  # as a schedule does
             for group in optimizer.param_groups:
                 group["lr"] = lr
@@ -125,7 +121,7 @@ def test_micro_batches_add_up(at_once: bool, rows: Tensor | None) -> None:
         for position in range(3):
             x = torch.randn(6, SIZE, generator=generator, dtype=torch.float64)
             column = torch.randint(4, (6,), generator=generator)
-            options: dict[str, Any] = {"arithmetic": Arithmetic(chunk=3), "rows": rows}
+            options: dict[str, Any] = {"settings": TileSettings(chunk=3), "rows": rows}
             loss = margin_softmax(x, plain, column, ArcFace(), **options).loss
             reference += torch.autograd.grad(loss, plain)[0]
             last = position == 2

@@ -17,10 +17,10 @@ from facerec.base.files import atomic_path, parse_json
 from facerec.base.libraries import Library
 from facerec.base.names import same_names
 from facerec.base.npz import read_arrays
+from facerec.cosines.unit_rows import row_norms
 from facerec.embedding.score_calibration import ScoreCalibration
 from facerec.galleries.space import Space
 from facerec.galleries.threshold import Calibration
-from facerec.verification.unit_rows import row_norms
 
 pa = Library("pyarrow", "'facerec[parquet]'")
 parquet = Library("pyarrow.parquet", "'facerec[parquet]'")

@@ -16,6 +16,7 @@ from facerec.base.defaults import FPR_TARGETS, Compat
 from facerec.base.errors import MetricError
 from facerec.base.large_arrays import take
 from facerec.base.progress import Progress
+from facerec.cosines.unit_rows import score_pairs
 from facerec.embedding.align import Aligner
 from facerec.embedding.extraction import Embeddings, embed_images
 from facerec.embedding.model import EmbeddingModel
@@ -41,7 +42,6 @@ from facerec.statistics.rates import (
     turned,
 )
 from facerec.verification.bench import INFERRED, Bench, Pairs, find_subjects
-from facerec.verification.unit_rows import real_matrix
 
 PRIORS = ("0.01", "0.001")
 """Prior probabilities of a mated pair for the detection cost, as NIST's evaluations use."""
@@ -52,9 +52,6 @@ XNORM = "norm, insightface’s “XNorm”"
 
 MANY_LOST = 0.01
 """Share of pairs without a score beyond which a result says that it is over acquired pairs."""
-
-# Pairs that are scored together, in float64: small enough to stay in a core's cache.
-_CHUNK = 512
 
 
 @dataclass(frozen=True)
@@ -220,31 +217,6 @@ class VerificationResult:
             "notes": self.notes,
         }
         return dict(plain(document))
-
-
-def score_pairs(
-    vectors: ArrayLike, first: NDArray[np.integer], second: NDArray[np.integer]
-) -> NDArray[np.float32]:
-    """Return the cosine of every pair, ``(n,)``; NaN where an embedding is zero or not finite.
-
-    Pairs name rows of the raw embeddings ``(m, D)``. Half precision is widened before anything is
-    normalised; sums run in float64.
-
-    Raises:
-        MetricError: not a matrix of real numbers.
-    """
-    matrix = real_matrix(vectors, "embeddings")
-    scores = np.empty(len(first), np.float32)
-    for start in range(0, len(scores), _CHUNK):
-        chunk = slice(start, start + _CHUNK)
-        a, b = (matrix[side[chunk]].astype(np.float64) for side in (first, second))
-        with np.errstate(all="ignore"):  # zero and non-finite rows become NaN, which is meant
-            lengths = [np.sqrt(np.einsum("nd,nd->n", side, side)) for side in (a, b)]
-            for length in lengths:
-                length[length == 0] = np.nan
-            cosines = np.einsum("nd,nd->n", a, b) / (lengths[0] * lengths[1])
-        scores[chunk] = np.clip(cosines, -1, 1)
-    return scores
 
 
 def evaluate(

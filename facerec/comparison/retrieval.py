@@ -8,33 +8,30 @@ With R the number of references of a query's class::
     P@1         = is the nearest one right
     Recall@K    = is there a right one among the K nearest
 
-Similarities are float32 cosines, computed for a block of queries at a time. Of equal scores that of
-the first reference counts as the higher.
+Similarities are cosines (`facerec.cosines`). Of equal scores that of the first reference counts as
+the higher.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
 from facerec.base.defaults import ClusterMetric
-from facerec.base.devices import exact_products
 from facerec.base.errors import MetricError
 from facerec.base.libraries import Library
+from facerec.cosines.searches import best
+from facerec.cosines.unit_rows import UnitRows, row_norms, unit_rows
 from facerec.statistics.identification import count_equal
-from facerec.verification.unit_rows import row_norms, unit_rows
 
 _CLUSTER = Library("sklearn.cluster", "'facerec[compare]'")
 _RATINGS = Library("sklearn.metrics", "'facerec[compare]'")
 
-_CELLS = 1 << 23
-"""Scores that a thread holds at once."""
+_QUERIES = 1024
+"""Queries that are searched together."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,8 +71,7 @@ def retrieve(
 ) -> Retrieval:
     """Search the nearest references of every query and rate them.
 
-    Memory is that of the normalised embeddings and of some million scores a thread. A query needs R
-    neighbours, or the largest K if that is more.
+    A query needs R neighbours, or the largest K if that is more.
 
     Args:
         embeddings: queries, raw or normalised, ``(N, D)``.
@@ -89,10 +85,10 @@ def retrieve(
             class.
     """
     itself = references is None
-    unit, own = _unit(embeddings, "query"), np.asarray(labels, np.int64)
-    others, known = unit, own
+    raw, own, norms = _checked(embeddings, labels, "query")
+    others, known, lengths = raw, own, norms
     if references is not None:
-        others, known = _unit(references, "reference"), np.asarray(reference_labels, np.int64)
+        others, known, lengths = _checked(references, reference_labels, "reference")
     relevant = count_equal(own, known) - itself
     kept = relevant > 0
     if not kept.any():
@@ -100,25 +96,18 @@ def retrieve(
             f"none of the {len(kept)} queries has a reference of its class; retrieval needs "
             "classes with at least two images"
         )
-    available, count = len(known) - itself, len(own)
+    available, count, right_side = len(known) - itself, len(own), UnitRows(others, norms=lengths)
     needed = np.minimum(np.maximum(relevant, max(ks, default=1)), available)
     precision_at_1, r_precision, map_at_r = np.zeros((3, count))
     recall_at = {k: np.zeros(count, bool) for k in sorted(set(ks))}
     tied = np.zeros(count, bool)
-
-    def rate(rows: NDArray[np.int64]) -> None:
+    # Queries that need many neighbours share a block.
+    order = np.argsort(needed, kind="stable")
+    for rows in np.split(order, range(_QUERIES, count, _QUERIES)):
         width = min(int(needed[rows].max()) + 1, available)  # one more tells whether there is a tie
-        queries = torch.nn.functional.pad(unit[rows], (0, 0, 0, height - len(rows)))
-        scores = torch.mm(queries, others.T)[: len(rows), : len(known)]
-        if itself:
-            scores[torch.arange(len(rows)), torch.from_numpy(rows)] = -torch.inf
-        # What equals the last that is needed is near too, as the order of the references decides.
-        near = scores >= scores.topk(width).values[:, -1:]
-        score, (row, column) = scores[near].numpy(), near.numpy().nonzero()
-        ranked = np.lexsort((column, -score, row))
-        starts = np.searchsorted(row, np.arange(len(rows)))
-        chosen = ranked[starts[:, None] + np.arange(width)]
-        score, right = score[chosen], known[column[chosen]] == own[rows, None]
+        apart = (rows, np.arange(len(known))) if itself else None
+        chosen, score = best(UnitRows(raw, rows, norms), right_side, width, apart=apart)
+        right = known[chosen] == own[rows, None]
         rank, total = np.arange(1, width + 1), np.maximum(relevant[rows], 1)
         among = right & (rank <= total[:, None])
         precision_at_1[rows] = right[:, 0]
@@ -130,18 +119,6 @@ def retrieve(
             found[rows] = right[:, :k].any(axis=1)
         equal = score[:, 1:] == score[:, :-1]
         tied[rows] = (equal & (rank[:-1] <= needed[rows, None])).any(axis=1)
-
-    # All products have one shape, a multiple of 16: single rows would be rounded otherwise, and
-    # equal references must score equally. Queries that need many neighbours share a block.
-    height = 16 * max(1, _CELLS // (16 * len(others)))
-    order = np.argsort(needed, kind="stable")
-    blocks = np.split(order, range(height, count, height))
-    with (
-        exact_products() as threads,
-        # OpenMP keeps a number for every thread.
-        ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool,
-    ):
-        list(pool.map(rate, blocks))
     return Retrieval(
         precision_at_1=precision_at_1[kept],
         r_precision=r_precision[kept],
@@ -170,8 +147,8 @@ def clustering(embeddings: ArrayLike, labels: ArrayLike, seed: int) -> dict[Clus
         MetricError: an embedding that is zero or not finite.
         MissingExtraError: scikit-learn is not installed.
     """
-    unit = _unit(embeddings, "image").numpy()[: len(np.asarray(labels))]
-    classes = len(np.unique(labels))
+    raw, known, norms = _checked(embeddings, labels, "image")
+    unit, classes = unit_rows(raw, norms, np.arange(len(raw))), len(np.unique(known))
     clusters = _CLUSTER.KMeans(classes, n_init=1, random_state=seed).fit_predict(unit)
     (_, false), (missed, true) = _RATINGS.cluster.pair_confusion_matrix(labels, clusters).tolist()
     # Without a pair to be put together, or put together, nothing is wrong.
@@ -179,8 +156,10 @@ def clustering(embeddings: ArrayLike, labels: ArrayLike, seed: int) -> dict[Clus
     return {"nmi": float(_RATINGS.normalized_mutual_info_score(labels, clusters)), "f1": f1}
 
 
-def _unit(embeddings: ArrayLike, noun: str) -> Tensor:
-    """Return the embeddings normalised, float32, with rows of zeros up to a multiple of 16."""
+def _checked(
+    embeddings: ArrayLike, labels: ArrayLike | None, noun: str
+) -> tuple[NDArray[np.floating], NDArray[np.int64], NDArray[np.float64]]:
+    """Return embeddings, their labels and their norms."""
     raw = np.asarray(embeddings)
     norms = row_norms(raw)
     if (wrong := np.isnan(norms)).any():
@@ -188,6 +167,4 @@ def _unit(embeddings: ArrayLike, noun: str) -> Tensor:
             f"the embedding of {noun} {wrong.argmax()} is zero or not finite; cosines need vectors "
             "with a direction"
         )
-    unit = np.zeros((-(-len(raw) // 16) * 16, raw.shape[1]), np.float32)
-    unit[: len(raw)] = unit_rows(raw, norms, np.arange(len(raw)))
-    return torch.from_numpy(unit)
+    return raw, np.asarray(labels, np.int64), norms

@@ -26,6 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from facerec.base.defaults import AUDIT_FPIR_TARGETS
 from facerec.base.errors import DatasetError, MetricError
 from facerec.base.limits import Checked, Seed
+from facerec.cosines.searches import nearest_entries
 from facerec.embedding.extraction import Embeddings
 from facerec.fairness import rows as names
 from facerec.fairness.attributes import Joined
@@ -41,7 +42,6 @@ from facerec.statistics.operating_points import (
     step_threshold,
 )
 from facerec.statistics.searches import NOBODY, ratio_interval, search_share
-from facerec.verification.identification import nearest_entries
 
 Mask = NDArray[np.bool_]
 

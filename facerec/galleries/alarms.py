@@ -11,7 +11,6 @@ Either way at most `OVERLAP_SHARE` of those who are named are expected to be so 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -21,6 +20,8 @@ import pandas as pd
 from facerec.base.defaults import OVERLAP_SHARE
 from facerec.base.errors import MetricError
 from facerec.base.progress import Progress
+from facerec.cosines.searches import best
+from facerec.cosines.unit_rows import UnitRows
 from facerec.galleries.gallery import CALIBRATION_PROBES, Gallery
 from facerec.galleries.impostor_tail import (
     RANKS,
@@ -29,7 +30,6 @@ from facerec.galleries.impostor_tail import (
     fit_tail,
     standardise,
 )
-from facerec.verification.unit_rows import row_norms
 
 FEWEST = 30
 """People among whom somebody can be told to stand out."""
@@ -61,13 +61,12 @@ def find_alarms(
     others = np.random.default_rng(0).permutation(np.delete(np.arange(size), asked))
     rows = np.append(asked, others[: CALIBRATION_PROBES - len(asked)])
 
-    scaled = copy.copy(now)
-    scaled.templates = units = standardise(templates, templates)[0]
-    near = scaled.calibrate(rows=rows, progress=progress)
-    best = near.scores[:, :RANKS] * row_norms(units[rows])[:, None]
+    units, ones = standardise(templates, templates)[0], np.ones(size)
+    sides = (UnitRows(units, of, ones) for of in (rows, np.arange(size)))
+    nearest, scores = best(*sides, RANKS, apart=(rows, np.arange(size)), progress=progress)
     scale = centre_and_spread(units, units, same=True)
     named = np.zeros(size, bool)
-    named[rows] = accept(fit_tail(best, size - 1, scale, OVERLAP_SHARE), OVERLAP_SHARE)
+    named[rows] = accept(fit_tail(scores, size - 1, scale, OVERLAP_SHARE), OVERLAP_SHARE)
 
     reached, threshold, known = np.zeros(size, np.int64), None, now.calibration
     with suppress(MetricError):
@@ -77,7 +76,7 @@ def find_alarms(
             chance = hits.sum() / (len(known.scores) * known.entry_subjects.size)
             named |= accept(binom.logsf(hits - 1, len(known.scores), chance), OVERLAP_SHARE)
             reached = hits
-    other = near.entries[:, 0]
+    other = nearest[:, 0]
     cosine = np.einsum("nd,nd->n", templates[rows], templates[other])
     found = pd.DataFrame({"subject": names[rows], "other": names[other], "cosine": cosine})
     found = found.assign(reached=reached[rows], threshold=threshold)[: len(asked)][named[asked]]

@@ -22,6 +22,7 @@ from scipy.special import log_ndtr, ndtri
 from facerec.base.devices import choose_device
 from facerec.base.errors import MetricError
 from facerec.base.progress import Progress
+from facerec.cosines.unit_rows import row_norms, unit_rows
 from facerec.embedding.face_score import FALSE_REFUSALS
 from facerec.galleries.duplicates import duplicates
 from facerec.galleries.impostor_tail import accept
@@ -36,7 +37,6 @@ from facerec.galleries.label_faults import (
     wrong_labels,
 )
 from facerec.records.proposals import Proposal
-from facerec.verification.unit_rows import row_norms, unit_rows
 
 
 @dataclass(frozen=True, eq=False)

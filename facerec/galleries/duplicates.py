@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
 
 from facerec.base.progress import Progress
+from facerec.cosines.counts import Sample
+from facerec.cosines.tiles import Tile
 from facerec.galleries.label_faults import Floats, Ints, Members
-from facerec.verification.scoring.tiles import Sample, Tiles, images_of
 
 _NEARER = 3
 """How many times nearer duplicates are than two photos of one label usually are."""
@@ -28,17 +28,16 @@ class _ClosePairs:
     """Collects the pairs of images with a score at or above a threshold."""
 
     def __init__(self, threshold: float) -> None:
-        self._threshold = threshold
-        self.pairs: list[Ints] = [np.empty((0, 2), np.int64)]
-        self.scores: list[Floats] = [np.empty(0)]
+        self._low, self._high = np.array([[[threshold]], [[np.inf]]])
+        self.pairs: list[Ints] = []
+        self.scores: list[Floats] = []
 
-    def __call__(self, scores: Tensor, rows: slice, columns: slice) -> None:
-        flat = scores.reshape(-1)
-        positions = torch.nonzero(flat >= self._threshold).view(-1).cpu().numpy()
-        first, second = images_of(positions, rows, columns)
-        kept = first < second
+    def __call__(self, tile: Tile) -> None:
+        row, column, scores = tile.reaching(self._low, self._high)
+        first, second = tile.rows.start + row, tile.columns.start + column
+        kept = (first < second) & (scores >= self._low[0, 0])
         self.pairs.append(np.stack([first[kept], second[kept]], axis=1))
-        self.scores.append(flat[torch.from_numpy(positions[kept])].cpu().numpy().astype(np.float64))
+        self.scores.append(scores[kept])
 
 
 def duplicates(
@@ -69,10 +68,9 @@ def duplicates(
         MetricError: there is no pair of images with one label, or with two.
     """
     threshold = _least_cosine(members)
-    sample = Sample(members.unit, members.label)
-    tiles = Tiles(sample, device, 1024, progress)
-    kernels = tiles.visit(
-        lambda: _ClosePairs(threshold), "looking for duplicates", near_only=not across
+    sample = Sample(members.unit, members.label, device, 1024, progress)
+    kernels = sample.tiles.visit(
+        lambda: _ClosePairs(threshold), "looking for duplicates", None if across else sample.near
     )
     close = np.concatenate([block for kernel in kernels for block in kernel.pairs])
     scores = np.concatenate([block for kernel in kernels for block in kernel.scores])
@@ -84,7 +82,7 @@ def duplicates(
     order = np.argsort(rank[close], axis=1, kind="stable")
     kept, gone = np.take_along_axis(close, order, axis=1).T
     # An image with several likenesses goes once, for the likest of those that rank before it.
-    found = pd.DataFrame({"gone": gone, "kept": kept, "cosine": np.minimum(scores, 1.0)})
+    found = pd.DataFrame({"gone": gone, "kept": kept, "cosine": scores})
     found = found.sort_values(["gone", "cosine", "kept"], ascending=[True, False, True])
     found = found.drop_duplicates("gone").sort_values("cosine", ascending=False, kind="stable")
     return found[["gone", "kept"]].to_numpy(), found["cosine"].to_numpy()

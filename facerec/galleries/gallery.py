@@ -4,9 +4,7 @@
     gallery.identify(read_embeddings("visitors.npz"), fpir="1e-2")
 
 A subject has one template, the mean of the embeddings of all images that were enrolled. A search
-goes through all templates in blocks, as float32 products; what it returns is scored again in
-float64 and rounded to multiples of 2⁻²⁴, as in verification, so that answers depend neither on the
-blocks nor on threads, and equal templates tie. Ties go to whoever was enrolled first.
+is exact (`facerec.cosines`); ties go to whoever was enrolled first.
 
 A subject may have a last day (UTC). From the day after on `identify` and `point` answer as if the
 subject had been deleted; until that is done, the template stays in the gallery and its file.
@@ -35,6 +33,8 @@ from facerec.base.files import atomic_path, exclusive
 from facerec.base.large_arrays import take
 from facerec.base.names import same_name
 from facerec.base.progress import Progress
+from facerec.cosines.searches import best
+from facerec.cosines.unit_rows import UnitRows, cosines, row_norms, unit_rows
 from facerec.embedding.calibration import ScoreCalibration
 from facerec.embedding.evidence import Evidence
 from facerec.embedding.extraction import Embeddings, image_digest
@@ -47,16 +47,12 @@ from facerec.galleries.gallery_file import (
     export_table,
     read_gallery,
 )
-from facerec.galleries.search import BLOCK, FaissIndex, group_sums, nearest
+from facerec.galleries.search import FaissIndex, group_sums
 from facerec.galleries.threshold import DEPTH, Calibration, Fpir, left_out
 from facerec.records.images import text_array
 from facerec.records.npz import write_arrays
 from facerec.statistics.calibration_checks import Likeness, likeness
 from facerec.statistics.operating_points import Rate
-from facerec.verification.unit_rows import row_norms
-
-QUERIES = 64
-"""Probes that go through the gallery together."""
 
 CALIBRATION_PROBES = 4096
 """Enrolled subjects who stand in for strangers at most, where nobody else does."""
@@ -67,7 +63,9 @@ OWN = "the gallery's own people"
 LARGE = 2_000_000
 """Templates from which on ``auto`` searches by FAISS."""
 
-_GRID = 2.0**24
+_BLOCK = 8192
+"""Templates that are moved together."""
+
 _NO_UTF8 = re.compile("[\ud800-\udfff]")
 """What Python has in the place of bytes that are none."""
 
@@ -210,6 +208,7 @@ class Gallery:
         self.digest_rows: NDArray[np.int64] = np.empty(0, np.int64)
         self.calibration: Calibration | None = None
         self.score_calibration: ScoreCalibration | None = None
+        self._rows: UnitRows | None = None
         self._index: FaissIndex | None = None
         self._current: Gallery | None = None
 
@@ -302,7 +301,8 @@ class Gallery:
 
         self.templates, self.images = joined(self.templates, sums), joined(self.images, counts)
         self.lengths = joined(self.lengths, (norms / counts).astype(np.float32))
-        self.subjects, self._index, self._current = joined(self.subjects, distinct), None, None
+        self.subjects = joined(self.subjects, distinct)
+        self._rows = self._index = self._current = None
         self.enrolled = np.append(self.enrolled, np.full(len(new), np.datetime64("now", "s")))
         self.expires = np.append(self.expires, np.full(len(new), expires, "M8[D]"))
         if expires is not None:
@@ -335,9 +335,11 @@ class Gallery:
                 + (f"is {names[near[0]]!r} meant?" if near else "check the name")
             )
         # In place, block by block: a copy of a large gallery may not fit into memory.
+        if self._rows is not None:
+            self._rows.erase()
         kept = np.delete(np.arange(len(self)), rows)
-        for start in range(int(rows.min(initial=len(self))), len(kept), BLOCK):
-            block = kept[start : start + BLOCK]
+        for start in range(int(rows.min(initial=len(self))), len(kept), _BLOCK):
+            block = kept[start : start + _BLOCK]
             self.templates[start : start + len(block)] = self.templates[block]
         self.templates[len(kept) :] = 0
         self.templates = self.templates[: len(kept)]
@@ -355,7 +357,7 @@ class Gallery:
         self.digests, held = self.digests[kept], self.digest_rows[kept]
         self.digest_rows = held - np.searchsorted(np.sort(rows), held)
         # Centres and graphs of an index know those whom it was built from: it is built again.
-        self._index = self._current = None
+        self._rows = self._index = self._current = None
 
     @property
     def expired(self) -> NDArray[np.int64]:
@@ -398,7 +400,7 @@ class Gallery:
             index: ``exact`` looks at every template. ``faiss`` lets an index choose candidates,
                 which are then scored as the others are, and may miss somebody. ``auto`` is exact up
                 to two million templates, and ``faiss`` beyond.
-            progress: called after each batch of probes.
+            progress: called with the tiles done.
 
         Returns:
             Rows and cosines ``(n, k)`` with k no more than the gallery has, the best first; −1 and
@@ -416,56 +418,30 @@ class Gallery:
         count = min(count, len(self))
         rows = np.full((len(probes), count), -1, np.int64)
         scores = np.full((len(probes), count), np.nan, np.float32)
-        for start in range(0, len(probes), QUERIES):
-            batch = slice(start, min(start + QUERIES, len(probes)))
-            lengths = row_norms(probes[batch])
-            good = np.flatnonzero(lengths > 0)
-            if good.size:
-                units = probes[batch][good].astype(np.float64) / lengths[good, None]
-                nearest = self._search(units, count, index)
-                rows[batch.start + good], scores[batch.start + good] = nearest
-            if progress is not None:
-                progress("searching", batch.stop, len(probes))
-        return rows, scores
-
-    def _search(
-        self, units: NDArray[np.float64], count: int, kind: IndexKind
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Search with up to `QUERIES` unit vectors."""
-        # More than are asked for, so that rounding cannot hide one of the best.
-        listed = min(len(self), count + max(8, count))
-        single = units.astype(np.float32)
-        if kind == "exact":
-            candidates, bounds = nearest(self.templates, single, listed)
-        else:
-            # In memory alone and built again after every change: no centre keeps who was deleted.
-            self._index = self._index or FaissIndex(self.templates)
-            candidates, bounds = self._index.search(single, listed)
-        candidates = np.sort(candidates, axis=1)
-        scores = np.stack([self._score(*each) for each in zip(units, candidates, strict=True)])
-        scores[candidates < 0] = -np.inf
-        order = np.argsort(-scores, axis=1, kind="stable")[:, :count]
-        rows = np.take_along_axis(candidates, order, axis=1)
-        scores = np.take_along_axis(scores, order, axis=1)
-        if np.isneginf(scores).any():
+        norms = row_norms(probes)
+        good = np.flatnonzero(norms > 0)
+        mine = UnitRows(probes, good, norms)
+        if self._rows is None or self._rows.matrix is not self.templates:
+            self._rows = UnitRows(self.templates)
+        if index == "exact":
+            rows[good], scores[good] = best(mine, self._rows, count, progress=progress)
+            return rows, scores
+        # In memory alone and built again after every change: no centre keeps who was deleted.
+        self._index = self._index or FaissIndex(self.templates)
+        single = unit_rows(probes, norms, good)
+        found = np.sort(self._index.search(single, min(len(self), count + max(8, count))), axis=1)
+        if (found < 0).sum(axis=1).max(initial=0) > found.shape[1] - count:
             raise MetricError(
-                f"the {kind} index found fewer than {count} candidates; search exactly, or ask for "
+                f"the faiss index found fewer than {count} candidates; search exactly, or ask for "
                 "fewer"
             )
-        if kind == "exact" and listed < len(self):
-            # How far a float32 product of unit vectors can be off, twice.
-            slack = 2 * (self.space.embedding_size + 4) * 2.0**-24
-            blocks = np.array_split(np.arange(len(self)), -(-len(self) // BLOCK))
-            for probe in np.flatnonzero(scores[:, -1] <= bounds + slack):
-                every = np.concatenate([self._score(units[probe], block) for block in blocks])
-                rows[probe] = np.argsort(-every, kind="stable")[:count]
-                scores[probe] = every[rows[probe]]
+        every = np.repeat(np.arange(len(good)), found.shape[1])
+        values = cosines(mine, self._rows, every, np.maximum(found, 0).ravel()).reshape(found.shape)
+        values[found < 0] = -np.inf
+        order = np.argsort(-values, axis=1, kind="stable")[:, :count]
+        rows[good] = np.take_along_axis(found, order, axis=1)
+        scores[good] = np.take_along_axis(values, order, axis=1)
         return rows, scores
-
-    def _score(self, unit: NDArray[np.float64], rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return cosines rounded to the grid on which equal templates tie."""
-        products = np.einsum("d,nd->n", unit, self.templates[rows].astype(np.float64))
-        return (np.rint(products * _GRID) / _GRID).astype(np.float32)
 
     def identify(
         self,

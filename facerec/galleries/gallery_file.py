@@ -16,11 +16,11 @@ from facerec.base.errors import DatasetError, MetricError, fault
 from facerec.base.files import atomic_path, parse_json
 from facerec.base.libraries import Library
 from facerec.base.names import same_names
+from facerec.cosines.unit_rows import row_norms
 from facerec.embedding.calibration import ScoreCalibration
 from facerec.embedding.space import Space
 from facerec.galleries.threshold import Calibration
 from facerec.records.npz import read_arrays
-from facerec.verification.unit_rows import row_norms
 
 pa = Library("pyarrow", "'facerec[parquet]'")
 parquet = Library("pyarrow.parquet", "'facerec[parquet]'")

@@ -19,9 +19,10 @@ from scipy.special import expit, logit
 from facerec.base.errors import MetricError
 from facerec.base.large_arrays import empty
 from facerec.base.progress import Progress
+from facerec.cosines.searches import best
+from facerec.cosines.unit_rows import UnitRows, row_norms
 from facerec.galleries.impostor_tail import RANKS, centre_and_spread, fit_tail, standardise
-from facerec.galleries.search import best_columns, group_sums
-from facerec.verification.unit_rows import row_norms
+from facerec.galleries.search import group_sums
 
 Floats = NDArray[np.float64]
 
@@ -152,17 +153,17 @@ def wrong_labels(
     theirs = np.random.default_rng(0).integers(1, max(count, 2), count)
     theirs = (np.arange(count) + theirs) % count
     probability, share = np.zeros(count), 0.0
+    images = UnitRows(members.unit, norms=np.ones(count), device=device)
     for turn in range(_ROUNDS):
         weights = 1 - probability
         sums, centers = members.sums(weights)
         masses = np.bincount(mine, weights, members.classes)
         centers[masses <= 0.5] = 0  # of which nobody is sure
         doing = f"looking for wrong labels, {turn + 1} of {_ROUNDS}"
-        scores, which = best_columns(members.unit, centers, 2, device, doing, progress)
-        # The second best where the best is its own, or the only one.
-        at = np.where(which[:, 0] == mine, which.shape[1] - 1, 0)
-        other = scores[np.arange(count), at].astype(np.float64)
-        nearest = which[np.arange(count), at].astype(np.int64)
+        others = UnitRows(centers, norms=np.ones(len(centers)), device=device)
+        apart = mine, np.arange(members.classes)
+        which, scores = best(images, others, 1, apart=apart, stage=doing, progress=progress)
+        nearest, other = which[:, 0], scores[:, 0].astype(np.float64)
         own, length = _left_out(members, sums, weights, np.arange(count))
         strange, _ = _left_out(members, sums, weights, theirs)
         mass = masses[mine] - weights
@@ -230,12 +231,11 @@ def twins(
     means = members.sums(np.ones(len(members.label)))[1]
     rows, columns = standardise(means, means)
     doing = "looking for subjects with two labels"
-    scores, others = best_columns(rows, columns, RANKS + 1, device, doing, progress)
-    scores[others == np.arange(len(means))[:, None]] = -np.inf
-    order = np.argsort(-scores, axis=1, kind="stable")[:, :RANKS]
-    best, nearest = np.take_along_axis(scores, order, 1), others[np.arange(len(means)), order[:, 0]]
+    sides = (UnitRows(side, norms=np.ones(len(side)), device=device) for side in (rows, columns))
+    itself = np.arange(len(means))
+    nearest, scores = best(*sides, RANKS, apart=(itself, itself), stage=doing, progress=progress)
     scale = centre_and_spread(rows, columns, same=True)
-    return fit_tail(best, max(len(means) - 1, 1), scale, FALSE_SHARE), nearest.astype(np.int64)
+    return fit_tail(scores, max(len(means) - 1, 1), scale, FALSE_SHARE), nearest[:, 0]
 
 
 def mixtures(

@@ -19,6 +19,8 @@ from facerec.base.defaults import OVERLAP_SHARE
 from facerec.base.devices import choose_device
 from facerec.base.errors import DatasetError, MetricError
 from facerec.base.progress import Progress
+from facerec.cosines.searches import best
+from facerec.cosines.unit_rows import UnitRows, row_norms, unit_rows
 from facerec.embedding.extraction import Embeddings
 from facerec.galleries.impostor_tail import (
     RANKS,
@@ -27,8 +29,7 @@ from facerec.galleries.impostor_tail import (
     fit_tail,
     standardise,
 )
-from facerec.galleries.search import best_columns, group_sums
-from facerec.verification.unit_rows import row_norms, unit_rows
+from facerec.galleries.search import group_sums
 
 # Best ones kept of a row where several images may be of one subject whom nobody names.
 _UNNAMED_RANKS = 24
@@ -186,8 +187,11 @@ def find_overlap(
     templates = first.templates(), second.templates()
     rows, columns = standardise(*templates)
     ranks = RANKS if second.named.all() else _UNNAMED_RANKS
-    where, stage = choose_device(device), "comparing templates"
-    scores, others = best_columns(rows, columns, ranks, where, stage, progress)
+    sides = (
+        UnitRows(side, norms=np.ones(len(side)), device=choose_device(device))
+        for side in (rows, columns)
+    )
+    others, scores = best(*sides, ranks, stage="comparing templates", progress=progress)
     nearest = others[:, 0].copy()
     scores = _without_more_of_the_best(scores, others, columns, second.named)
     scale = centre_and_spread(rows, columns)
@@ -199,7 +203,7 @@ def find_overlap(
 
 def _without_more_of_the_best(
     scores: NDArray[np.float32],
-    subjects: NDArray[np.int32],
+    subjects: NDArray[np.int64],
     templates: NDArray[np.float32],
     named: NDArray[np.bool_],
 ) -> NDArray[np.float32]:
@@ -234,7 +238,7 @@ def _proposals(
     mine: Side,
     theirs: Side,
     log_p: NDArray[np.float64],
-    nearest: NDArray[np.int32],
+    nearest: NDArray[np.int64],
     templates: tuple[NDArray[np.float32], NDArray[np.float32]],
 ) -> Iterator[Match]:
     """Yield the subjects of A who are probably in B, the surest first; log_p of others is NaN."""

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
-from torch import Tensor
 
 from facerec.base.defaults import ALL_PAIRS_TARGETS
 from facerec.base.devices import choose_device
 from facerec.base.errors import MetricError
 from facerec.base.progress import Progress
+from facerec.cosines.counts import Sample
+from facerec.cosines.tiles import Tile, total
 from facerec.embedding.calibration import PIXELS, ModelCalibration, ScoreCalibration, Threshold
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.face_score import fit_face_score
@@ -30,6 +30,7 @@ from facerec.statistics.calibration import (
     CENTRES,
     LikelihoodRatio,
     ScoreCounts,
+    cell_of,
     cllr,
     cost_of,
 )
@@ -42,7 +43,6 @@ from facerec.statistics.multiplicity import holm
 from facerec.statistics.operating_points import Rate
 from facerec.verification.result import VerificationResult
 from facerec.verification.scoring.all_pairs import score_all_pairs
-from facerec.verification.scoring.tiles import Sample, Tiles, tile_size, total
 
 MOST_SUBJECTS = 5000
 """Subjects that are compared, at most; others add little to what so many tell."""
@@ -383,16 +383,14 @@ def counts_of(result: VerificationResult, chosen: NDArray[np.bool_] | bool = Tru
 class _Cells:
     """Counts scores by cell and subject."""
 
-    def __init__(self, tiles: Tiles, subjects: int) -> None:
-        self._tiles = tiles
-        self.mated = np.zeros((subjects, CELLS), np.int32)
-        self.non_mated = np.zeros((subjects, CELLS), np.int32)
+    def __init__(self, sample: Sample) -> None:
+        self._sample, shape = sample, (len(sample.labels), CELLS)
+        self.mated, self.non_mated = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
 
-    def __call__(self, scores: Tensor, rows: slice, columns: slice) -> None:
-        cells = scores.add(1).mul_(CELLS / 2).floor_().clamp_(0, CELLS - 1).to(torch.int64)
-        cell = cells.cpu().numpy()
-        sides = self._tiles.subject[rows], self._tiles.subject[columns]
-        masks = self._tiles.mated(rows, columns)
+    def __call__(self, tile: Tile) -> None:
+        cell = cell_of(tile.exact())
+        sides = self._sample.subject[tile.rows], self._sample.subject[tile.columns]
+        masks = self._sample.mated_pairs(tile)
         if masks is not None:
             mated, excluded = masks
             self._add(self.mated, sides[0][np.nonzero(mated)[0]], cell[mated])
@@ -418,7 +416,7 @@ def count_scores(
     vectors: ArrayLike,
     subjects: ArrayLike,
     *,
-    device: str | torch.device = "cpu",
+    device: str = "cpu",
 ) -> ScoreCounts:
     """Compare every image with every other and count the scores by subject.
 
@@ -430,10 +428,8 @@ def count_scores(
     Raises:
         MetricError: no mated or no non-mated pair of usable images.
     """
-    sample = Sample(vectors, subjects)
-    chosen = choose_device(device)
-    tiles = Tiles(sample, chosen, tile_size(chosen), None)
-    kernels = tiles.visit(lambda: _Cells(tiles, len(sample.labels)), "comparing")
+    sample = Sample(vectors, subjects, choose_device(device))
+    kernels = sample.tiles.visit(lambda: _Cells(sample), "comparing")
     return ScoreCounts(total(kernels, "mated"), total(kernels, "non_mated"), sample.images)
 
 
@@ -455,7 +451,7 @@ def cross_validate(
     subjects: ArrayLike,
     *,
     folds: int = 10,
-    device: str | torch.device = "cpu",
+    device: str = "cpu",
     progress: Progress | None = None,
 ) -> tuple[float, float]:
     """Return the Cllr of people whom the calibration does not know, and the least possible there.

@@ -16,6 +16,7 @@ from facerec.base.defaults import FPR_TARGETS, Compat
 from facerec.base.errors import MetricError
 from facerec.base.large_arrays import take
 from facerec.base.progress import Progress
+from facerec.cosines.unit_rows import score_pairs
 from facerec.embedding.align import Aligner
 from facerec.embedding.extraction import Embeddings, embed_images
 from facerec.embedding.model import EmbeddingModel
@@ -39,7 +40,6 @@ from facerec.verification.result import (
     TprEstimate,
     VerificationResult,
 )
-from facerec.verification.unit_rows import real_matrix, row_norms
 
 PRIORS = ("0.01", "0.001")
 """Prior probabilities of a mated pair for the detection cost, as NIST's evaluations use."""
@@ -50,31 +50,6 @@ XNORM = "norm, insightface’s “XNorm”"
 
 MANY_LOST = 0.01
 """Share of pairs without a score beyond which a result says that it is over acquired pairs."""
-
-# Pairs that are scored together, in float64: small enough to stay in a core's cache.
-_CHUNK = 512
-
-
-def score_pairs(
-    vectors: ArrayLike, first: NDArray[np.integer], second: NDArray[np.integer]
-) -> NDArray[np.float32]:
-    """Return the cosine of every pair, ``(n,)``; NaN where an embedding is zero or not finite.
-
-    Pairs name rows of the raw embeddings ``(m, D)``. Half precision is widened before anything is
-    normalised; sums run in float64.
-
-    Raises:
-        MetricError: not a matrix of real numbers.
-    """
-    matrix = real_matrix(vectors, "embeddings")
-    norms, scores = row_norms(matrix), np.empty(len(first), np.float32)
-    for start in range(0, len(scores), _CHUNK):
-        rows = [side[start : start + _CHUNK] for side in (first, second)]
-        with np.errstate(invalid="ignore", over="ignore"):  # of rows without a norm, which is NaN
-            products = np.einsum("nd,nd->n", *(matrix[row].astype(np.float64) for row in rows))
-            cosines = products / (norms[rows[0]] * norms[rows[1]])
-        scores[start : start + _CHUNK] = np.clip(cosines, -1, 1)
-    return scores
 
 
 def evaluate(

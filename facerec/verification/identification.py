@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from facerec.base.errors import MetricError
+from facerec.cosines.searches import search_gallery
+from facerec.cosines.unit_rows import real_matrix, row_norms
 from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
 from facerec.report.tidy import figure_row, records, tidy
@@ -18,14 +20,12 @@ from facerec.statistics.clustered import fnmr_interval
 from facerec.statistics.identification import (
     Searches,
     cmc,
-    count_equal,
     tpir_at_fpir,
 )
 from facerec.statistics.influences import ScoredComparisons
 from facerec.statistics.intervals import Interval
 from facerec.statistics.operating_points import Rate
 from facerec.verification.templates import SearchSet, TemplateBench
-from facerec.verification.unit_rows import real_matrix, row_norms
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,13 +34,6 @@ FPIR_TARGETS = ("1e-1", "1e-2", "1e-3")
 RANKS = (1, 5, 10, 20)
 AVERAGED = ("TPIR@FPIR", "rank")
 """Figures that are averaged over the galleries."""
-
-# Side of a tile of scores: a few MiB of float64.
-_TILE = 1024
-
-# Cosines are multiples of 2⁻²⁴, which float32 holds exactly up to 1: the rounding errors of a
-# product, which depend on where in a tile it lies, are far smaller and leave no trace.
-_GRID = 2.0**24
 
 
 @dataclass(frozen=True)
@@ -66,87 +59,6 @@ class IdentificationResult:
         facts = {"bench": self.name, **vars(self), "figures": records(self.figures)}
         del facts["name"]
         return dict(plain(facts))
-
-
-def search_gallery(
-    probes: ArrayLike, probe_subjects: ArrayLike, gallery: ArrayLike, gallery_subjects: ArrayLike
-) -> Searches:
-    """Search a gallery ``(G, D)`` with every probe ``(P, D)``, tile by tile.
-
-    Scores are cosines: computed in float64, rounded to multiples of 2⁻²⁴ and held in float32, so
-    that equal vectors tie. A vector that is zero or not finite has score −∞ with all others: a
-    failed probe raises no alarm, and a mate without a score has the last rank. A subject, ``(P,)``
-    and ``(G,)``, may be several times in the gallery; a negative number there is nobody's mate.
-
-    Raises:
-        MetricError: no matrix of real numbers.
-    """
-    probe, other = _Side(probes, probe_subjects), _Side(gallery, gallery_subjects)
-    entries = len(other.matrix)
-    # The best mate must be known before anyone can be counted as scoring above it.
-    nearest = nearest_entries(probes, probe_subjects, gallery, gallery_subjects)
-    above = np.zeros(len(probe.matrix), np.int64)
-    lost = np.isneginf(nearest.mate)
-    bar = np.where(lost, np.float32(np.inf), nearest.mate)
-    for rows, _, scores, same in _score_tiles(probe, other):
-        scores[same] = -np.inf
-        beaten = scores.max(axis=1) >= bar[rows]  # few, so that the rest need not be counted
-        higher = scores[beaten] >= bar[rows[beaten], np.newaxis]
-        above[rows[beaten]] += np.count_nonzero(higher, axis=1)
-    mates = count_equal(probe.subjects, other.subjects[other.subjects >= 0])
-    rank = np.where(lost, entries - mates, above) + 1
-    return Searches(
-        nearest.best,
-        np.where(mates > 0, nearest.mate, np.float32(np.nan)),
-        np.where(mates > 0, rank, 0),
-        entries,
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class NearestEntries:
-    """The two best entries of other subjects, and the mate, of every probe; ``(P,)`` each.
-
-    Scores are those of `search_gallery`. An entry alone causes a false alarm at a threshold if the
-    best score reaches it and the second one does not.
-    """
-
-    best: NDArray[np.float32]
-    """Best score with another subject; −inf if there is none."""
-    entry: NDArray[np.int64]
-    """Row of the gallery with that score, one of several if they tie; −1 if there is none."""
-    second: NDArray[np.float32]
-    """Second best score with another subject; equals the best one where two tie."""
-    mate: NDArray[np.float32]
-    """Best score with the same subject; −inf if there is none."""
-
-
-def nearest_entries(
-    probes: ArrayLike, probe_subjects: ArrayLike, gallery: ArrayLike, gallery_subjects: ArrayLike
-) -> NearestEntries:
-    """Search a gallery, which may be empty, as `search_gallery` does, for the two best entries.
-
-    Raises:
-        MetricError: no matrix of real numbers.
-    """
-    probe, other = _Side(probes, probe_subjects), _Side(gallery, gallery_subjects)
-    best, second, mate = np.full((3, len(probe.matrix)), -np.inf, np.float32)
-    entry = np.full(len(best), -1, np.int64)
-    for rows, columns, scores, same in _score_tiles(probe, other):
-        mate[rows] = np.maximum(mate[rows], np.max(scores, axis=1, where=same, initial=-np.inf))
-        scores[same] = -np.inf
-        lines = np.arange(len(rows))
-        column = scores.argmax(axis=1)
-        first = scores[lines, column]
-        scores[lines, column] = -np.inf
-        next_best, held = scores.max(axis=1), best[rows]
-        better = first > held
-        second[rows] = np.where(
-            better, np.maximum(held, next_best), np.maximum(second[rows], first)
-        )
-        best[rows] = np.where(better, first, held)
-        entry[rows] = np.where(better, columns[column], entry[rows])
-    return NearestEntries(best, entry, second, mate)
 
 
 def identify(
@@ -245,33 +157,3 @@ def _identify(
             "vector; they find nobody and are never found"
         )
     return found, remarks
-
-
-class _Side:
-    """One side of a search; `order` has the rows that can be scored, subject by subject."""
-
-    def __init__(self, vectors: ArrayLike, subjects: ArrayLike) -> None:
-        self.matrix = real_matrix(vectors, "vectors to be searched")
-        self.subjects = np.asarray(subjects, dtype=np.int64)
-        self.norms = row_norms(self.matrix)
-        order = np.argsort(self.subjects, kind="stable")
-        self.order = order[~np.isnan(self.norms[order])]
-
-    def tiles(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:
-        for start in range(0, len(self.order), _TILE):
-            rows = self.order[start : start + _TILE]
-            yield rows, self.matrix[rows].astype(np.float64) / self.norms[rows, np.newaxis]
-
-
-def _score_tiles(
-    probe: _Side, gallery: _Side
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray[np.bool_]]]:
-    """Yield rows of probes ``(p,)`` and of entries ``(g,)``, their cosines, and who are mates."""
-    for columns, units in gallery.tiles():
-        theirs = gallery.subjects[columns]
-        others = units.T * _GRID
-        for rows, mine in probe.tiles():
-            products = mine @ others
-            scores = np.rint(products, out=products).astype(np.float32) * np.float32(1 / _GRID)
-            same = (probe.subjects[rows, np.newaxis] == theirs) & (theirs >= 0)
-            yield rows, columns, scores, same

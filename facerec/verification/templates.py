@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
+from facerec.cosines.unit_rows import real_matrix, row_norms
 from facerec.embedding.align import Aligner
 from facerec.records.images import ImageSource
 from facerec.verification.bench import Pairs
-from facerec.verification.unit_rows import real_matrix, row_norms
 
 NOBODY = -1
 """Subject of a gallery template that is nobody's mate, such as a distractor."""

@@ -15,6 +15,7 @@ from helpers.toy_embeddings import take
 
 from facerec.base import large_arrays
 from facerec.base.errors import FacerecError
+from facerec.cosines import unit_rows
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import read_embeddings, write_embeddings
 from facerec.galleries import (
@@ -26,7 +27,6 @@ from facerec.galleries import (
     impostor_tail,
     label_faults,
 )
-from facerec.verification import unit_rows
 from facerec.verification.scoring import score_all_pairs
 
 

@@ -77,7 +77,7 @@ def sets(draw: st.DrawFn) -> dict[str, Any]:
 
     x, labels = side(2)
     others = side(1) if draw(st.booleans()) else None
-    return {"x": x, "labels": labels, "others": others, "cells": draw(st.sampled_from([1, 500]))}
+    return {"x": x, "labels": labels, "others": others, "queries": draw(st.sampled_from([1, 500]))}
 
 
 @settings(max_examples=examples(150), deadline=None)
@@ -95,7 +95,7 @@ def test_equals_the_naive_loop_with_ties_and_lone_queries(case: dict[str, Any]) 
             retrieve(x, labels, **options)
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(retrieval, "_CELLS", case["cells"])
+        patch.setattr(retrieval, "_QUERIES", case["queries"])
         found = retrieve(x, labels, **options)
     check(found, expected)
     assert found.dropped == len(labels) - len(expected[0])
@@ -114,11 +114,11 @@ def draw_set(
     return x.astype(np.float32), labels
 
 
-@pytest.mark.parametrize("cells", [1, 1 << 22])
+@pytest.mark.parametrize("queries", [7, 1 << 22])
 def test_equal_vectors_score_equally_wherever_they_stand(
-    cells: int, monkeypatch: pytest.MonkeyPatch
+    queries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retrieval, "_CELLS", cells)
+    monkeypatch.setattr(retrieval, "_QUERIES", queries)
     x, labels = draw_set(130, classes=9)
     generator = np.random.default_rng(3)
     copies = generator.permutation(np.tile(np.arange(130), 3))

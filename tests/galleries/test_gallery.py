@@ -67,9 +67,8 @@ def naive(templates: np.ndarray, probe: np.ndarray, count: int) -> tuple[list[in
 @pytest.mark.parametrize("block", [5, 8192])
 @pytest.mark.parametrize("count", [1, 3, 100])
 def test_search_is_a_naive_loop(monkeypatch: pytest.MonkeyPatch, block: int, count: int) -> None:
-    monkeypatch.setattr(module, "BLOCK", block)
-    monkeypatch.setattr("facerec.galleries.search.BLOCK", block)
-    monkeypatch.setattr(module, "QUERIES", 4)
+    monkeypatch.setattr(module, "_BLOCK", block)
+    monkeypatch.setattr("facerec.cosines.searches.SHAPE", (4, block))
     vectors, names = people(37)
     vectors[20:25] = vectors[3]  # ties, also across blocks
     marks = np.array([f"{i:032x}" for i in range(37)], "S")

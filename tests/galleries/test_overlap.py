@@ -114,13 +114,9 @@ def test_images_named_are_those_that_resemble_most() -> None:
 
 
 def test_tiles_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    from facerec.verification.scoring import tiles
-
     a, b = two_sets(5, (40, 50), 15, named=(True, False))
     whole = find_overlap(a, b)
-    cross = tiles.CrossTiles
-    small = lambda *args, **options: cross(*args, size=7, **options)  # noqa: E731
-    monkeypatch.setattr(tiles, "CrossTiles", small)
+    monkeypatch.setattr("facerec.cosines.searches.SHAPE", (7, 7))
     tiled = find_overlap(a, b)
     one, other = ([(m.subject, m.other) for m in each.matches] for each in (whole, tiled))
     assert one == other

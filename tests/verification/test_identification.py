@@ -14,14 +14,13 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
 from facerec.base.errors import MetricError
+from facerec.cosines import nearest_entries, search_gallery, searches
 from facerec.records.images import MemoryImages
 from facerec.statistics.identification import Searches
-from facerec.verification import identification, templates
+from facerec.verification import templates
 from facerec.verification.identification import (
     IdentificationResult,
     identify,
-    nearest_entries,
-    search_gallery,
 )
 from facerec.verification.templates import SearchSet, TemplateBench, template_vectors
 
@@ -173,7 +172,7 @@ def test_search_as_by_brute_force(data: st.DataObject, size: int, others: int, t
     probes, mine = draw(size)
     gallery, theirs = draw(others)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(identification, "_TILE", tile)
+        patch.setattr(searches, "SHAPE", (tile, tile))
         found = search_gallery(probes, mine, gallery, theirs)
         check_nearest(probes, mine, gallery, theirs)
     expected = naive_search(probes, mine, gallery, theirs)

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from facerec.base.defaults import ALL_PAIRS_TARGETS
 from facerec.base.errors import MetricError
+from facerec.cosines import counts
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.operating_points import OperatingPoint
 from facerec.statistics.rates import tpr_at_fpr
-from facerec.verification.scoring import AllPairs, ErrorTable, counts, score_all_pairs
+from facerec.verification.scoring import AllPairs, ErrorTable, score_all_pairs
 
 TARGETS = ("1", "0.9", "1/2", "1e-1", "1e-2", "1e-3", "1e-6", "1e-9", "0")
 
@@ -136,9 +137,9 @@ def test_a_wrong_guess_changes_no_figure(seed: int, count: int, tile: int, right
     arguments: dict[str, Any] = {"fpr": TARGETS, "thresholds": [0.25], "tile": tile}
     guess, reaches = counts._guess, []
 
-    def narrow(tiles: Any, sample: Any, allowed: Sequence[int], reach: int) -> list[counts.Window]:
+    def narrow(sample: Any, allowed: Sequence[int], reach: int) -> list[counts.Window]:
         reaches.append(reach)
-        found = guess(tiles, sample, allowed, reach)
+        found = guess(sample, allowed, reach)
         if reach > 4:
             return found
         wrong = [np.sort(generator.uniform(-1, 1, 2)).astype(np.float32) for _ in found]

@@ -13,15 +13,14 @@ from facerec.base.defaults import ALL_PAIRS_TARGETS
 from facerec.base.devices import choose_device
 from facerec.base.errors import MetricError
 from facerec.base.progress import Progress
+from facerec.cosines.counts import Sample, count_mated, count_non_mated, float32_at_least
 from facerec.statistics.operating_points import (
     Rate,
     allowed_accepts,
     operating_point,
     parse_rate,
 )
-from facerec.verification.scoring.counts import count_mated, count_non_mated, float32_at_least
 from facerec.verification.scoring.results import AllPairs, ErrorTable
-from facerec.verification.scoring.tiles import Sample, Tiles, tile_size
 
 MOST_BY_PAIR = 2**28
 """False matches that are counted by pair of subjects for figures by group, at most: some GB."""
@@ -65,14 +64,12 @@ def score_all_pairs(
         parse_rate(target)
     if any(math.isnan(threshold) for threshold in thresholds):
         raise MetricError("a threshold is NaN; give numbers between -1 and 1")
-    sample = Sample(vectors, subjects)
-    chosen = choose_device(device)
-    tiles = Tiles(sample, chosen, tile or tile_size(chosen), progress)
+    sample = Sample(vectors, subjects, choose_device(device), tile, progress)
     allowed = [allowed_accepts(target, sample.non_mated) for target in fpr]
     given = [float32_at_least(threshold) for threshold in thresholds]
-    false = count_non_mated(tiles, sample, given, allowed, pair_limit)
+    false = count_non_mated(sample, given, allowed, pair_limit)
     cuts = np.array([counts.cut for counts in false], np.float32)
-    scores, missed = count_mated(tiles, sample, cuts)
+    scores, missed = count_mated(sample, cuts)
     told = [*thresholds, *(counts.threshold(scores) for counts in false[len(given) :])]
     tables = tuple(
         ErrorTable(

@@ -1,4 +1,4 @@
-"""What is looked at in the scores: thresholds, false matches and false non-matches."""
+"""All pairs of a set of images: exact thresholds, false matches and false non-matches."""
 
 from __future__ import annotations
 
@@ -8,23 +8,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import coo_array, csr_array
-from torch import Tensor
 
 from facerec.base.errors import MetricError
+from facerec.base.progress import Progress
+from facerec.cosines.tiles import Tile, Tiles, blocks, total
+from facerec.cosines.unit_rows import UnitRows, on_grid, real_matrix, row_norms
 from facerec.statistics.operating_points import between, just_above
-from facerec.verification.scoring.tiles import Sample, Tiles, images_of, total
 
 Window = tuple[np.float32, np.float32]
 """Scores from the first one on and below the second one; none if both are equal."""
 
 LOWEST = np.float32(-1.125)
 """Every score of a pair is above it."""
-
-# Takes the place of the score where a pair is not to be counted.
-_EXCLUDED = -1.25
 
 _SHARE = 1024
 """One of so many pairs is in the sample, so that it takes little time beside all pairs."""
@@ -37,6 +34,86 @@ PENDING = 2**21
 """Pairs that are collected before they are merged."""
 KEPT = 2**26
 """Pairs that are kept until their thresholds are known, at most: 800 MB."""
+
+
+class Sample:
+    """The usable images, sorted by subject, ``(N,)``, and the tiles of all their pairs.
+
+    Args:
+        vectors: raw embeddings, ``(M, D)``.
+        subjects: of the images, ``(M,)``: numbers or text.
+        device: where scores are computed, see `facerec.base.devices.choose_device`.
+        tile: rows and columns of a tile; by default 1024 on the CPU, 8192 elsewhere.
+        progress: see `facerec.base.progress.Progress`.
+
+    Raises:
+        MetricError: shapes that do not fit, or no mated or no non-mated pair of usable images.
+    """
+
+    SIZE = 1024
+    """Rows and columns of a tile on the CPU."""
+
+    def __init__(
+        self,
+        vectors: ArrayLike,
+        subjects: ArrayLike,
+        device: object = "cpu",
+        tile: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        raw, names = real_matrix(vectors, "embeddings"), np.asarray(subjects)
+        norms = row_norms(raw)
+        usable = ~np.isnan(norms)
+        self.failures = np.flatnonzero(~usable)
+        self.labels, subject, self.images = np.unique(
+            names[usable], return_inverse=True, return_counts=True
+        )
+        self.mated, self.non_mated = pair_counts(self.images)
+        every = pair_counts(np.unique(names, return_counts=True)[1])
+        self.lost = every[0] - self.mated, every[1] - self.non_mated
+        if not self.mated or not self.non_mated:
+            raise MetricError(
+                f"{subject.size} usable images of {len(self.images)} subjects make {self.mated} "
+                f"mated and {self.non_mated} non-mated pairs ({len(self.failures)} images have no "
+                "usable embedding); error rates need at least one of each"
+            )
+        order = np.argsort(subject, kind="stable")
+        self.subject = subject[order].astype(np.int32)
+        self.rows = UnitRows(raw, np.flatnonzero(usable)[order], norms, device)
+        size = tile or (self.SIZE if self.rows.device == "cpu" else 8192)
+        spans = blocks(len(order), size)
+        first, second = np.triu_indices(len(spans))
+        near = self.subject[spans[first, 1] - 1] == self.subject[spans[second, 0]]
+        near |= first == second
+        every = np.stack([spans[first], spans[second]], axis=1)
+        # Tiles with mated pairs come first, so that those alone can be visited.
+        self.near = every[near]
+        every = np.concatenate([self.near, every[~near]])
+        self.tiles = Tiles(self.rows, self.rows, (size, size), every, progress)
+
+    def mated_pairs(self, tile: Tile) -> tuple[NDArray[np.bool_], NDArray[np.bool_]] | None:
+        """Return which pairs of a tile are mated and which are not to be counted as non-mated.
+
+        The latter are mated pairs and, on the diagonal, pairs of an image with itself or an earlier
+        one. None if all pairs are non-mated.
+        """
+        rows, columns = tile.rows, tile.columns
+        diagonal = rows.start == columns.start
+        if not diagonal and self.subject[rows.stop - 1] != self.subject[columns.start]:
+            return None
+        mated = np.equal.outer(self.subject[rows], self.subject[columns])
+        if not diagonal:
+            return mated, mated
+        later = np.triu(np.ones(mated.shape, bool), 1)
+        mated &= later
+        return mated, mated | ~later
+
+
+def pair_counts(images: NDArray[np.integer]) -> tuple[int, int]:
+    """Return the numbers of mated and non-mated pairs, given the images of each subject."""
+    count = int(images.sum())
+    mated = int((images.astype(np.int64) * (images - 1) // 2).sum())
+    return mated, count * (count - 1) // 2 - mated
 
 
 class _PairCounts:
@@ -86,46 +163,34 @@ class _NonMated:
     """
 
     def __init__(
-        self,
-        tiles: Tiles,
-        sample: Sample,
-        windows: Sequence[Window],
-        pairs: Sequence[_PairCounts],
+        self, sample: Sample, windows: Sequence[Window], pairs: Sequence[_PairCounts]
     ) -> None:
-        self._tiles, self._sample, self._windows, self._pairs = tiles, sample, windows, pairs
-        self._ascending = np.argsort([high for _, high in windows], kind="stable").tolist()
-        self._lowest = min([low for low, _ in windows], default=np.float32(np.inf))
+        self._sample, self._windows, self._pairs = sample, windows, pairs
+        self._low, self._high = np.array(windows, np.float64).reshape(-1, 2, 1).transpose(1, 0, 2)
+        self._ascending = np.argsort(self._high[:, 0], kind="stable").tolist()
         self.count = np.zeros(len(windows), np.int64)
-        self.least = np.full(len(windows), np.inf, np.float32)
-        """Lowest of the scores that are counted above each window."""
         self.involved = np.zeros((len(windows), sample.images.size), np.int64)
         self.kept: list[tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int32]]] = []
         self.size = 0
-        self._hits = torch.empty(tiles.size**2, dtype=torch.bool, device=tiles.device)
 
-    def __call__(self, scores: Tensor, rows: slice, columns: slice) -> None:
-        if self._lowest > 1 or self.size > KEPT:
+    def __call__(self, tile: Tile) -> None:
+        if self._low.min(initial=np.inf) > 1 or self.size > KEPT:
             return
-        if (masks := self._tiles.mated(rows, columns)) is not None:
-            scores.masked_fill_(torch.from_numpy(masks[1]).to(scores.device), _EXCLUDED)
-        flat = scores.view(-1)
-        positions = _at_least(flat, self._lowest, self._hits[: flat.numel()])
-        if not positions.numel():
-            return
-        cosines = np.clip(flat[positions].cpu().numpy(), -1, 1)
-        first, second = images_of(positions.cpu().numpy(), rows, columns)
-        inside = np.zeros(cosines.size, bool)
+        masks = self._sample.mated_pairs(tile)
+        without = None if masks is None else masks[1]
+        row, column, scores = tile.reaching(self._low, self._high, without)
+        inside = np.zeros(scores.size, bool)
         for low, high in self._windows:
             if low < high:
-                inside |= (cosines >= low) & (cosines < high)
+                inside |= (scores >= low) & (scores < high)
+        first, second = tile.rows.start + row, tile.columns.start + column
         left, right = (side[inside].astype(np.int32) for side in (first, second))
-        self.kept.append((cosines[inside], left, right))
+        self.kept.append((scores[inside].astype(np.float32), left, right))
         self.size += left.size
         for line in self._ascending:  # what one rejects the next ones do too
-            passed = cosines >= self._windows[line][1]
+            passed = scores >= self._windows[line][1]
             if not passed.all():
-                cosines, first, second = cosines[passed], first[passed], second[passed]
-            self.least[line] = min(self.least[line], cosines.min(initial=np.float32(np.inf)))
+                scores, first, second = scores[passed], first[passed], second[passed]
             self._add(line, first, second)
 
     def settle(self, line: int, threshold: np.float32) -> None:
@@ -172,11 +237,7 @@ class FalseMatches:
 
 
 def count_non_mated(
-    tiles: Tiles,
-    sample: Sample,
-    given: Sequence[np.float32],
-    allowed: Sequence[int],
-    pair_limit: int,
+    sample: Sample, given: Sequence[np.float32], allowed: Sequence[int], pair_limit: int
 ) -> list[FalseMatches]:
     """Count false matches at given thresholds, and where so many are ``allowed``.
 
@@ -187,12 +248,12 @@ def count_non_mated(
     Raises:
         MetricError: so many pairs lie about a threshold that they cannot be kept.
     """
-    known = [(edge, edge) for edge in map(_within_cosines, given)]
+    known = [(edge, edge) for edge in given]
     reach, size, stage = 4, sample.images.size, "comparing all pairs"
     while True:
-        windows = [*known, *_guess(tiles, sample, allowed, reach)]
+        windows = [*known, *_guess(sample, allowed, reach)]
         pairs = [_PairCounts(size, pair_limit) for _ in windows]
-        kernels = tiles.visit(lambda: _NonMated(tiles, sample, windows, pairs), stage)  # noqa: B023
+        kernels = sample.tiles.visit(lambda: _NonMated(sample, windows, pairs), stage)  # noqa: B023
         if sum(kernel.size for kernel in kernels) > KEPT:
             raise MetricError(
                 f"more than {KEPT:,} non-mated pairs have a score about the threshold of a false "
@@ -203,10 +264,9 @@ def count_non_mated(
         scores = np.sort(np.concatenate([np.empty(0, np.float32), *kept]))[::-1]
         found = [(edge, (edge, edge)) for edge in given]
         for line, more in enumerate(allowed, start=len(given)):
-            least = np.float32(min(kernel.least[line] for kernel in kernels))
-            place = _place(scores, windows[line], more - int(count[line]), least)
+            place = _place(scores, windows[line], more - int(count[line]))
             if more >= sample.non_mated:
-                place = np.float32(-np.inf), least
+                place = np.float32(-np.inf), np.float32(np.inf)
             if place is None:
                 break
             found.append((just_above(place[0]), place))
@@ -224,38 +284,35 @@ def count_non_mated(
 
 
 def _place(
-    descending: NDArray[np.float32], window: Window, index: int, least: np.float32
+    descending: NDArray[np.float32], window: Window, index: int
 ) -> tuple[np.float32, np.float32] | None:
     """Return the score that is so many places down a window, and the next higher one.
 
-    ``least`` is the lowest score above the window. None where the window does not reach so far.
+    None where the window does not reach so far, down or up.
     """
     low, high = window
     inside = descending[(descending >= low) & (descending < high)]
     if not 0 <= index < inside.size:
         return None
     higher = inside[inside > inside[index]]
-    return inside[index], higher[-1] if higher.size else least
+    if not higher.size and high <= 1:
+        return None
+    return inside[index], higher[-1] if higher.size else np.float32(np.inf)
 
 
-def _guess(tiles: Tiles, sample: Sample, allowed: Sequence[int], reach: int) -> list[Window]:
+def _guess(sample: Sample, allowed: Sequence[int], reach: int) -> list[Window]:
     """Guess where the scores with so many higher ones are: so many standard deviations about."""
     non_mated = sample.non_mated
     # The sample are all pairs of some random images with some others, many times over.
-    blocks = min(_SAMPLED, non_mated // _SHARE) // _BLOCK**2
+    count = min(_SAMPLED, non_mated // _SHARE) // _BLOCK**2
     generator = np.random.default_rng(0)
     found = [np.empty(0, np.float32)]
-    for start in range(0, blocks if allowed else 0, 16):
-        shape = 2, min(16, blocks - start), _BLOCK
-        sides = generator.integers(tiles.subject.size, size=shape)
-        left, right = (
-            tiles.unit[torch.from_numpy(side).to(tiles.device).view(-1)].view(*side.shape, -1)
-            for side in sides
-        )
-        scores = torch.bmm(left, right.transpose(1, 2)).cpu().numpy()
-        subject = tiles.subject[sides]
-        found.append(scores[subject[0][:, :, None] != subject[1][:, None, :]])
-    descending = np.sort(np.clip(np.concatenate(found), -1, 1))[::-1]
+    for _ in range(count if allowed else 0):
+        sides = generator.integers(sample.subject.size, size=(2, _BLOCK))
+        left, right = (sample.rows.unit(side) for side in sides)
+        subject = sample.subject[sides]
+        found.append(on_grid(left @ right.T)[np.not_equal.outer(*subject)])
+    descending = np.sort(np.concatenate(found))[::-1]
     windows = []
     for count in allowed:
         if count >= non_mated:
@@ -266,37 +323,36 @@ def _guess(tiles: Tiles, sample: Sample, allowed: Sequence[int], reach: int) -> 
         spread = reach * (math.sqrt(middle) + 1)
         low, high = math.ceil(middle + spread), math.floor(middle - spread)
         bottom = descending[low] if low < descending.size else LOWEST
-        top = just_above(descending[high]) if high >= 0 else np.float32(np.inf)
-        windows.append((_within_cosines(bottom), top))
+        # A score above is in the window too: the threshold lies below it.
+        above = descending[descending > descending[high]] if high >= 0 else descending[:0]
+        windows.append((bottom, just_above(above[-1]) if above.size else np.float32(np.inf)))
     return windows
 
 
 class _Mated:
     """Collects mated scores and the subject of each."""
 
-    def __init__(self, tiles: Tiles, sample: Sample) -> None:
-        self._tiles, self._sample = tiles, sample
+    def __init__(self, sample: Sample) -> None:
+        self._sample = sample
         self.found: list[tuple[NDArray[np.float32], NDArray[np.int32]]] = []
 
-    def __call__(self, scores: Tensor, rows: slice, columns: slice) -> None:
-        masks = self._tiles.mated(rows, columns)
+    def __call__(self, tile: Tile) -> None:
+        masks = self._sample.mated_pairs(tile)
         assert masks is not None  # no other tiles come here
-        positions = np.flatnonzero(masks[0])
-        flat = scores.view(-1)
-        mated = np.clip(flat[torch.from_numpy(positions).to(flat.device)].cpu().numpy(), -1, 1)
-        first, _ = images_of(positions, rows, columns)
-        self.found.append((mated, self._sample.subject[first]))
+        row, column = np.nonzero(masks[0])
+        subject = self._sample.subject[tile.rows.start + row]
+        self.found.append((tile.of(row, column), subject))
 
 
 def count_mated(
-    tiles: Tiles, sample: Sample, edges: NDArray[np.float32]
+    sample: Sample, edges: NDArray[np.float32]
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Count the mated scores below thresholds, ``(E,)``.
 
     Returns:
         All mated scores, ascending; those below each threshold by subject, ``(E, G)``.
     """
-    kernels = tiles.visit(lambda: _Mated(tiles, sample), "comparing mated pairs", near_only=True)
+    kernels = sample.tiles.visit(lambda: _Mated(sample), "comparing mated pairs", sample.near)
     found = [part for kernel in kernels for part in kernel.found]
     scores, subject = (np.concatenate(side) for side in zip(*found, strict=True))
     size = sample.images.size
@@ -310,22 +366,6 @@ def float32_at_least(threshold: float) -> np.float32:
     return just_above(rounded) if float(rounded) < threshold else rounded
 
 
-def _within_cosines(edge: np.float32) -> np.float32:
-    """Return a threshold that treats scores beyond ±1 as ±1."""
-    if edge > 1:
-        return np.float32(np.inf)
-    return LOWEST if edge <= -1 else edge
-
-
 def _add_counts(counts: NDArray[np.int64], indices: NDArray[np.integer]) -> None:
     increments = np.bincount(indices)
     counts[: increments.size] += increments
-
-
-def _at_least(values: Tensor, edge: np.float32, marks: Tensor) -> Tensor:
-    """Return the places of values from ``edge`` on, ``(K,)``, using memory for their marks."""
-    if values.device.type != "cpu":
-        return torch.ge(values, float(edge), out=marks).nonzero().view(-1)
-    # On the CPU numpy is ten times as fast as torch.
-    hits = np.greater_equal(values.numpy(), edge, out=marks.numpy())
-    return torch.from_numpy(np.flatnonzero(hits))

@@ -4,7 +4,7 @@ import warnings
 
 import numpy as np
 
-from facerec.verification.unit_rows import row_norms
+from facerec.cosines.unit_rows import row_norms
 
 
 def test_what_is_zero_or_not_finite_has_no_norm_and_gives_no_warning() -> None:

@@ -1,0 +1,277 @@
+"""Cosines of two sets of rows, tile by tile: coarse products first, and what they leave open.
+
+A tile is a product of two coarse copies (`facerec.cosines.coarse`), which is within a bound of the
+cosines. Only pairs that this bound leaves open are computed again from the rows themselves, so
+that what a tile tells is what float64 would tell, whatever the copies are. If it leaves too many
+open, finer copies take their place, and at last float64.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from facerec.base.devices import exact_products
+from facerec.base.progress import Progress
+from facerec.cosines.coarse import Kind, fast_kinds, product
+from facerec.cosines.unit_rows import UnitRows, cosines, on_grid
+
+Pairs = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
+"""Rows and columns of pairs within a tile, and their scores."""
+
+SMALL = 2**21
+"""Products up to which coarser copies than float32 do not pay."""
+
+_OPEN = 1 / 12
+"""Share of a tile's pairs that may be left open before finer copies pay, and at last float64."""
+
+_FEW = 256
+"""Pairs up to which each is computed by itself."""
+
+
+class Tile:
+    """Some rows of one side and some of the other."""
+
+    def __init__(self, tiles: Tiles, rows: slice, columns: slice) -> None:
+        self._tiles, self.rows, self.columns = tiles, rows, columns
+        self.shape = rows.stop - rows.start, columns.stop - columns.start
+
+    def exact(self) -> NDArray[np.float32]:
+        """Return all cosines."""
+        mine, theirs = self._sides()
+        return on_grid(torch.mm(mine, theirs.T).numpy())
+
+    def of(self, row: NDArray[np.int64], column: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the cosines of pairs of this tile, row by row, ``(n,)``."""
+        if len(row) <= _FEW:
+            left, right = self._tiles.left, self._tiles.right
+            return cosines(left, right, self.rows.start + row, self.columns.start + column)
+        if len(row) > _OPEN * self.shape[0] * self.shape[1]:
+            return self.exact()[row, column]
+        mine, theirs = self._sides()
+        return on_grid(_products(mine, theirs, row, column))
+
+    def reaching(
+        self,
+        low: NDArray[np.floating],
+        high: NDArray[np.floating],
+        without: NDArray[np.bool_] | None = None,
+        most: int = 0,
+    ) -> Pairs:
+        """Return all pairs that score at least the lowest edge, and perhaps some that do not.
+
+        Scores from ``low`` to ``high`` are cosines. Others are on that side of every edge on which
+        their cosine is.
+
+        Args:
+            low: edges of W windows, ``(W, R)``, or ``(W, 1)`` for edges that all rows share.
+            high: the same.
+            without: pairs to leave out, ``(R, C)``.
+            most: with one window, raise its lower edge to where so many of a row surely are, if
+                that is much more than reach it.
+        """
+        while True:
+            kind = self._tiles.kind
+            (row, column, values), bound, rounded, low = self._coarse(kind, low, without, most)
+            open_ = _within(values, row, low - bound, high + bound, rounded)
+            count = np.count_nonzero(open_)
+            if count <= max(_FEW, _OPEN * self.shape[0] * self.shape[1]):
+                break
+            if not self._tiles.finer(kind):
+                break
+        if count:
+            values[open_] = self.of(row[open_], column[open_])
+        return row, column, values
+
+    def _coarse(
+        self,
+        kind: Kind,
+        low: NDArray[np.floating],
+        without: NDArray[np.bool_] | None,
+        most: int,
+    ) -> tuple[Pairs, float, float, NDArray[np.floating]]:
+        """Return the pairs that may reach the lowest edge, with coarse scores; see `product`."""
+        left, right = (side.coarse(kind) for side in (self._tiles.left, self._tiles.right))
+        found, unit, bound, rounded = product(left, right, self.rows, self.columns)
+        if without is not None:
+            least = torch.iinfo(found.dtype).min if kind == "int8" else -torch.inf
+            found.masked_fill_(torch.from_numpy(without).to(found.device), least)
+        floor = low.min(axis=0)
+        positions = _at_least(found, _lower(floor - bound, rounded) / unit)
+        if 0 < most < self.shape[1] and positions.numel() > 4 * most * self.shape[0]:
+            top = torch.topk(found, most, dim=1).values[:, -1].cpu().numpy() * unit
+            sure = np.nextafter((_lower(top, rounded) - bound).astype(np.float32), -np.inf)
+            low = np.maximum(floor, sure)[None]
+            positions = _at_least(found, _lower(low[0] - bound, rounded) / unit)
+        values = found.view(-1)[positions].cpu().numpy() * np.float64(unit)
+        places = positions.cpu().numpy()
+        row = places // self.shape[1]  # np.divmod takes ten times as long
+        return (row, places - row * self.shape[1], values), bound, rounded, low
+
+    def _sides(self) -> tuple[Tensor, Tensor]:
+        tiles = self._tiles
+        mine, theirs = tiles.left.unit(self.rows), tiles.right.unit(self.columns)
+        return torch.from_numpy(mine), torch.from_numpy(theirs)
+
+
+def _lower(values: NDArray[np.floating], rounded: float) -> NDArray[np.floating]:
+    """Return what scores are at least, once rounding took its part."""
+    return values - rounded * np.abs(values) if rounded else values
+
+
+def _within(
+    values: NDArray[np.float64],
+    row: NDArray[np.int64],
+    low: NDArray[np.floating],
+    high: NDArray[np.floating],
+    rounded: float,
+) -> NDArray[np.bool_]:
+    """Return which scores may lie in one of the windows."""
+    found = np.zeros(values.size, bool)
+    some: NDArray[np.int64] | slice = slice(None)
+    low, high = _lower(low, rounded), -_lower(-high, rounded)
+    for line in np.argsort(low.max(axis=1), kind="stable").tolist():
+        ends = [side[line, 0 if side.shape[1] == 1 else row[some]] for side in (low, high)]
+        inside = values[some] >= ends[0]
+        if low.shape[1] == 1 and not inside.all():
+            # What is below one window is below the next.
+            some = np.arange(values.size)[some][inside]
+            found[some[values[some] <= ends[1]]] = True
+        else:
+            found[some] |= inside & (values[some] <= ends[1])
+    return found
+
+
+def _at_least(values: Tensor, edge: NDArray[np.floating]) -> Tensor:
+    """Return the places of values from the edge of their row on, ``(K,)``."""
+    # What is left out is below the limits.
+    limit = 2.0**30 if values.dtype == torch.int32 else 1e38
+    edges = np.clip(np.floor(edge) if values.dtype == torch.int32 else edge, -limit, limit)
+    if values.device.type != "cpu":
+        rows = torch.from_numpy(np.asarray(edges, np.float64)).to(values.device, values.dtype)
+        return (values >= rows[:, None]).view(-1).nonzero().view(-1)
+    # On the CPU numpy is ten times as fast as torch.
+    numbers = values.numpy()
+    kind = numbers.dtype
+    lowest = np.nextafter(edges.astype(kind), kind.type(-np.inf)) if kind.kind == "f" else edges
+    return torch.from_numpy(np.flatnonzero(numbers >= lowest.astype(kind)[:, None]))
+
+
+def _products(
+    left: Tensor, right: Tensor, row: NDArray[np.int64], column: NDArray[np.int64]
+) -> NDArray[Any]:
+    """Return the products of some pairs of rows, given row by row, ``(n,)``."""
+    starts = np.searchsorted(row, np.arange(len(left) + 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # sparse tensors may change, says torch
+        pairs = torch.sparse_csr_tensor(
+            torch.from_numpy(starts),
+            torch.from_numpy(column),
+            torch.zeros(len(row), dtype=left.dtype),
+            (len(left), len(right)),
+        )
+    return torch.sparse.sampled_addmm(pairs, left, right.T, beta=0).values().numpy()
+
+
+K = TypeVar("K", bound=Callable[[Tile], None])
+"""What takes what it needs from one tile after another."""
+
+
+class Tiles:
+    """All products of two sides, in tiles of so many rows and columns at most.
+
+    Args:
+        left: rows, ``(R, D)``.
+        right: the columns, ``(C, D)``.
+        shape: of a tile.
+        spans: of rows and columns, ``(T, 2, 2)``, in the order in which tiles are visited; by
+            default of all.
+        progress: see `facerec.base.progress.Progress`.
+    """
+
+    def __init__(
+        self,
+        left: UnitRows,
+        right: UnitRows,
+        shape: tuple[int, int],
+        spans: NDArray[np.int64] | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.left, self.right, self._progress = left, right, progress
+        if spans is None:
+            sides = [
+                blocks(len(side), size) for side, size in zip((left, right), shape, strict=True)
+            ]
+            first, second = np.indices([len(side) for side in sides]).reshape(2, -1)
+            spans = np.stack([sides[0][first], sides[1][second]], axis=1)
+        self._spans = spans
+        large = left.device == "cpu" and len(left) * len(right) > SMALL
+        self._kinds: tuple[Kind, ...] = fast_kinds() if large else ("float32",)
+        self._level = 0
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of copies that is tried first."""
+        return self._kinds[self._level]
+
+    def finer(self, kind: Kind) -> bool:
+        """Go on with finer copies than those of a kind; tell whether there are any."""
+        place = self._kinds.index(kind) + 1
+        self._level = max(self._level, min(place, len(self._kinds) - 1))
+        return place < len(self._kinds)
+
+    def visit(
+        self, make: Callable[[], K], stage: str, spans: NDArray[np.int64] | None = None
+    ) -> list[K]:
+        """Hand every tile to one of the kernels that ``make`` makes, one a thread."""
+        every = self._spans if spans is None else spans
+        turn, lock, stop = iter(every.tolist()), threading.Lock(), threading.Event()
+        done = 0
+
+        def work() -> K:
+            nonlocal done
+            torch.set_num_threads(1)  # OpenMP keeps a number for every thread
+            kernel = make()
+            while not stop.is_set():
+                with lock:
+                    ends = next(turn, None)
+                if ends is None:
+                    break
+                kernel(Tile(self, *(slice(*each) for each in ends)))
+                with lock:
+                    done += 1
+                    if self._progress is not None:
+                        self._progress(stage, done, len(every))
+            return kernel
+
+        with exact_products() as threads:
+            workers = min(threads, len(every)) if self.left.device == "cpu" else 1
+            if workers < 2:
+                return [work()]
+            with ThreadPoolExecutor(workers) as pool:
+                futures = [pool.submit(work) for _ in range(workers)]
+                try:
+                    wait(futures, return_when=FIRST_EXCEPTION)
+                finally:
+                    stop.set()  # else leaving the pool waits until all tiles are done
+                return [future.result() for future in futures]
+
+
+def blocks(count: int, size: int) -> NDArray[np.int64]:
+    """Return the spans that so many rows are cut into, ``(B, 2)``."""
+    starts = np.arange(0, count, size)
+    return np.stack([starts, np.minimum(starts + size, count)], axis=1)
+
+
+def total(kernels: Sequence[Any], name: str) -> NDArray[np.int64]:
+    """Return the sum of the counts that all kernels have under a name."""
+    counts: NDArray[np.int64] = sum(getattr(kernel, name) for kernel in kernels)
+    return counts

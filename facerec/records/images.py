@@ -251,11 +251,16 @@ class FolderImages(ImageSource):
     def encoded(self, i: int) -> bytes:
         """Return the bytes of file ``i``."""
         path = find_file(self.root, str(self.ids[i]))
-        with reading(path, ImageError, "put the image there, or leave it out"):
-            # Unlike `Path.resolve` in older Pythons it takes links that lead in a circle.
-            if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.root)):
+        try:
+            if not path.resolve().is_relative_to(self.root.resolve()):
                 raise DatasetError(f"{path}: a symbolic link leads out of its folder")
             return read_file(path)
+        # Python before 3.13 has a RuntimeError for links that lead in a circle.
+        except (OSError, RuntimeError) as problem:
+            why = getattr(problem, "strerror", None) or problem
+            raise ImageError(
+                f"{path}: the image cannot be read ({why}); put it there, or leave it out"
+            ) from problem
 
     def where(self, i: int) -> str:
         """Name the path of image ``i``."""

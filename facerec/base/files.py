@@ -162,7 +162,7 @@ def exclusive(
     *,
     suffix: str = "",
     file: bool = False,
-) -> Iterator[Path]:
+) -> Iterator[None]:
     """Let one process at a time write ``path``, and sweep what a killed one left beside it.
 
     The lock is ``flock`` on the hidden file ``.NAME.lock``, which ends with its process however
@@ -170,13 +170,10 @@ def exclusive(
 
     Args:
         path: a file or folder that the block writes; its parent folder is made if needed, and is
-            gone again if the block fails and leaves it empty.
+            gone again if the block leaves it empty.
         error: the class raised.
         suffix: of NAME in the lock's name: a lock beside the one that each writing takes.
         file: it is to be a file, see `check_place`.
-
-    Yields:
-        ``path``.
 
     Raises:
         FacerecError: another process is writing ``path``, the folder cannot be written, or a link
@@ -199,8 +196,7 @@ def exclusive(
     try:
         if lock is not None:
             _sweep(guarded)
-        yield final
-        made.clear()
+        yield
     finally:
         if lock in _held:
             # Removed while it is held: whoever waits for this file looks for a new one.

@@ -584,10 +584,8 @@ def check_relative(name: str, where: str) -> None:
 
 def names_file(pack: Path) -> Path | None:
     """Return the file that names the entries of a pack, if there is one."""
-    for path in (pack.with_name(pack.stem + NAMES), pack.with_name(SHARED_NAMES)):
-        if path.is_file():
-            return path
-    return None
+    beside = pack.with_name(pack.stem + NAMES), pack.with_name(SHARED_NAMES)
+    return next(filter(Path.is_file, beside), None)
 
 
 def _read_names(

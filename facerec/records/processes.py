@@ -23,9 +23,9 @@ def process_pool(
 ) -> Iterator[ProcessPoolExecutor]:
     """Give a pool of spawned processes, none of which outlives the block or this process.
 
-    Where the block ends with a `FacerecError`, work under way is finished and the rest cancelled.
-    Any other exception, such as the `SystemExit` of a SIGTERM, kills the processes at once; work
-    must therefore leave only what is whole, as `facerec.base.files` does.
+    Where the block ends, also with a `FacerecError`, work under way is finished and the rest is
+    cancelled. Any other exception, such as the `SystemExit` of a SIGTERM, kills the processes at
+    once; work must therefore leave only what is whole, as `facerec.base.files` does.
 
     Args:
         count: number of processes, ≥ 1.
@@ -39,21 +39,18 @@ def process_pool(
     pool = ProcessPoolExecutor(count, _Context(), _start, (initializer, initargs))
     try:
         yield pool
-    except FacerecError:
-        pool.shutdown(cancel_futures=True)
-        raise
     except BrokenProcessPool as problem:
-        pool.shutdown(cancel_futures=True)
         raise FacerecError(
             f"one of the {count} processes that share the work died, perhaps for want of memory; "
             "run the same command again, with fewer --processes"
         ) from problem
-    except BaseException:
-        for process in set(multiprocessing.active_children()) - others:
-            process.kill()
-        pool.shutdown(cancel_futures=True)
+    except BaseException as problem:
+        if not isinstance(problem, FacerecError):
+            for process in set(multiprocessing.active_children()) - others:
+                process.kill()
         raise
-    pool.shutdown()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 class Spawned(SpawnProcess):

@@ -45,18 +45,14 @@ def shard_paths(path: str | Path, suffix: str) -> list[Path]:
         return [path] if path.suffix.lower() == suffix and path.is_file() else []
     shards: list[Path] = []
     for text in _expanded(str(path)):
-        if not _STARS.search(text) or Path(text).exists():
-            if not Path(text).is_file():
-                raise DatasetError(
-                    f"{path}: there is no {text}, which its braces name; restore the file or "
-                    "correct the numbers"
-                )
-            shards.append(Path(text))
-            continue
-        matches = sorted(glob.glob(text))  # noqa: PTH207, a pattern may be absolute
-        if not matches:
-            raise DatasetError(f"{text}: no file fits this pattern; check the path")
-        shards += map(Path, matches)
+        named = not _STARS.search(text) or Path(text).exists()
+        found = [text] if named else sorted(glob.glob(text))  # noqa: PTH207, it may be absolute
+        if not found or (named and not Path(text).is_file()):
+            raise DatasetError(
+                f"{path}: there is no {text}, a file or pattern that it names; restore the file or "
+                "correct the path"
+            )
+        shards += map(Path, found)
     for shard in shards:
         if shard.suffix.lower() != suffix:
             raise DatasetError(f"{path}: it names {shard}, which is no {suffix} file; correct it")

@@ -56,7 +56,7 @@ def test_stars_take_what_they_find(folder: Path) -> None:
     ("text", "sentence"),
     [
         ("s-{09..12}.tar", r"there is no .*s-12\.tar"),
-        ("z-*.tar", "no file fits"),
+        ("z-*.tar", r"there is no .*z-\*"),
         ("{s,s}-0.tar", "twice"),
         ("u*", r"u\.txt, which is no \.tar"),
     ],

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.toy_files import faces
+from pytest import CaptureFixture
 from safetensors import safe_open
 from safetensors.torch import save_file
 
@@ -18,6 +18,7 @@ from facerec.commands.import_weights import main
 from facerec.embedding import TorchModel, load_model
 from facerec.embedding.onnx_file import METADATA_FORMAT
 from facerec.export.graph import export_graph
+from tests.commands.conftest import Refused
 
 NOTE = {"format": METADATA_FORMAT}
 SMALL = ["--embedding-size", "16", "--width", "0.125"]
@@ -36,7 +37,7 @@ def foreign(path: Path, name: str = "iresnet18", **options: Any) -> TorchModel:
 
 @pytest.mark.integration
 def test_an_onnx_file_becomes_a_model_that_embeds_the_same(
-    tmp_path: Path, refused: Callable[..., str]
+    tmp_path: Path, refused: Refused
 ) -> None:
     pytest.importorskip("onnx")
     theirs = foreign(tmp_path / "unused.pth", "mobilefacenet_half", embedding_bn="affine")
@@ -53,7 +54,7 @@ def test_an_onnx_file_becomes_a_model_that_embeds_the_same(
     ("name", "bn"), [("iresnet18", "frozen_gamma"), ("mbf", "affine"), ("vit_t", "affine")]
 )
 def test_a_state_dict_becomes_a_model_that_embeds_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, bn: Any
+    tmp_path: Path, capsys: CaptureFixture, name: str, bn: Any
 ) -> None:
     path = tmp_path / "backbone.pth"
     theirs = foreign(path, name, embedding_bn=bn)
@@ -122,7 +123,7 @@ OTHERS = [("mbf", "lightning"), ("r18", "arcface_torch")]
 
 @pytest.mark.parametrize(("name", "kind"), [*(("iresnet18", kind) for kind in KINDS), *OTHERS])
 def test_weights_are_found_in_whatever_training_wraps_around_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, kind: str
+    tmp_path: Path, capsys: CaptureFixture, name: str, kind: str
 ) -> None:
     theirs = foreign(tmp_path / "plain.pth", name, embedding_bn="affine")
     path, wanted = tmp_path / "theirs.ckpt", theirs.embed(faces(3))
@@ -145,7 +146,7 @@ def test_weights_are_found_in_whatever_training_wraps_around_them(
     ],
 )
 def test_wrong_flags_are_refused_and_leave_nothing(
-    tmp_path: Path, refused: Callable[..., str], arguments: list[str], sentence: str
+    tmp_path: Path, refused: Refused, arguments: list[str], sentence: str
 ) -> None:
     path = tmp_path / "backbone.pth"
     foreign(path)
@@ -153,9 +154,7 @@ def test_wrong_flags_are_refused_and_leave_nothing(
     assert [file.name for file in tmp_path.iterdir()] == ["backbone.pth"]
 
 
-def test_a_file_that_is_there_is_replaced_by_force_alone(
-    tmp_path: Path, refused: Callable[..., str]
-) -> None:
+def test_a_file_that_is_there_is_replaced_by_force_alone(tmp_path: Path, refused: Refused) -> None:
     path, out = tmp_path / "backbone.pth", tmp_path / "backbone.safetensors"
     foreign(path)
     out.write_text("mine")

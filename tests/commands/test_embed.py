@@ -67,14 +67,6 @@ def template(tmp_path_factory: TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def workplace(template: Path, tmp_path: Path, monkeypatch: MonkeyPatch) -> Path:
-    folder = tmp_path / "work"
-    shutil.copytree(template, folder)
-    monkeypatch.chdir(folder)
-    return folder
-
-
 def embed(*arguments: str) -> None:
     main(["--model", "run", *arguments])
 

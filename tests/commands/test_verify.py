@@ -56,14 +56,6 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def workplace(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "work"
-    shutil.copytree(template, folder, copy_function=shutil.copy2)
-    monkeypatch.chdir(folder)
-    return folder
-
-
 def test_json_of_two_benches(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     again = workplace / "elsewhere"
     again.mkdir()

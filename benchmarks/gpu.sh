@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures facerec on a bare machine with one GPU in ten minutes: versions, tests/cuda, rates, iResNet-50 and
-# -100 beside the plain loop, a profile, the heads, a training on real faces with its LFW figure, then loader,
-# extraction, scoring and other networks.
+# -100 beside the plain loop, the heads, a training on real faces with its LFW figure, then loader,
+# extraction, scoring and settings of the compiler.
 #
 #   OUT=results bash .carry/measure.sh [FOLDER OF FACEREC]
 #
@@ -28,12 +28,12 @@ print(torch.__version__,triton.__version__,numpy.__version__,cv2.__version__,tor
 say tests
 timeout "${TESTS:-110}" python3 -m pytest -v -n "${N:-8}" -p no:cacheprovider --confcutdir=tests/cuda tests/cuda \
   ${PICK:-} 2>&1 | tee "$OUT/tests.log" | tail -25
-say bench1; bench gpu1 "${REST:-150}" gpu_rates gpu_training gpu_profile gpu_heads
+say bench1; bench gpu1 "${REST:-150}" gpu_rates gpu_training gpu_heads
 say train
 timeout "${TRAIN:-90}" python3 -m facerec train recipes/cfp_small.py --data.path "$C/data/cfp_train" \
   --backbone.width "${WIDTH:-1}" --batch-size "${B:-256}" --epochs "${EPOCHS:-40}" --workers "${WORKERS:-12}" \
   --runs "$R" --validation.benches lfw --validation.data "$C/data/lfw" --validation.every-epochs 1000 \
   --checkpoints.every-steps 100000 ${STEPS:-} 2>&1 | tee "$OUT/train.log"
 cp "$R"/*/metrics.jsonl "$OUT/" 2>/dev/null
-say bench2; bench gpu2 8 gpu_loader gpu_extraction gpu_scoring gpu_settings gpu_other_training
+say bench2; bench gpu2 8 gpu_loader gpu_extraction gpu_scoring gpu_settings
 say end

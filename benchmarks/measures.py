@@ -20,6 +20,7 @@ from types import MappingProxyType
 import cv2
 import numpy as np
 import torch
+from noise import empty_set, random_batches
 from rows import Row
 from torch import nn
 
@@ -30,7 +31,6 @@ from facerec.records import (
     BatchRequest,
     Data,
     FaceDataset,
-    LabelledImages,
     RecordImages,
 )
 from facerec.records.dataset import Batch
@@ -175,32 +175,7 @@ def random_access(count: int = 1_000_000, image_bytes: int = 2976, reads: int = 
     ]
 
 
-class _Sizes(LabelledImages):
-    num_classes = 1000
-
-    def __len__(self) -> int:
-        return 1 << 20
-
-    def sample(self, i: int) -> tuple[bytes, int]:
-        raise NotImplementedError
-
-    where = name = read_labels = sample  # type: ignore[assignment]
-
-
-class _Faces(FaceDataset):
-    """What a trainer asks of a data set before the first batch."""
-
-    def __init__(self, classes: int = _Sizes.num_classes) -> None:
-        super().__init__(_Sizes())
-        self.num_classes = classes
-
-
-def random_batch(size: int, classes: int) -> Batch:
-    """Return a batch of noise."""
-    generator = torch.Generator().manual_seed(0)
-    pixels = torch.randint(256, (size, 112, 112, 3), dtype=torch.uint8, generator=generator)
-    labels = torch.randint(classes, (size,), generator=generator)
-    return Batch(pixels, labels, torch.arange(size), [])
+CLASSES = 1000
 
 
 class _Contiguous(nn.Module):
@@ -234,12 +209,12 @@ def training_step(*, batch_size: int = 32, width: float = 1.0, steps: int = 4) -
             batch_size=batch_size,
             **changes,  # type: ignore[arg-type]
         )
-        return Learner(recipe, _Faces(), Processes(0, 1, torch.device("cpu")))
+        return Learner(recipe, empty_set(CLASSES), Processes(0, 1, torch.device("cpu")))
 
     plain = trainer(precision="fp32")
     plain.stepper.model = _Contiguous(plain.backbone)
     contestants = {"fp32": plain, "eager": trainer(precision="bf16")}
-    batch = random_batch(batch_size, _Sizes.num_classes)
+    (batch,) = random_batches(1, batch_size, CLASSES)
 
     def measure(clock: Callable[[], float], kind: str) -> list[Row]:
         times: dict[str, list[float]] = {name: [] for name in contestants}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import subprocess
@@ -47,17 +46,13 @@ else:
     from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
     from pytorch_metric_learning.utils.inference import CustomKNN
     names = ("precision_at_1", "r_precision", "mean_average_precision_at_r")
-    knn = None if contestant == "faiss" else CustomKNN(CosineSimilarity(), batch_size=batch)
+    knn = CustomKNN(CosineSimilarity(), batch_size=batch)
     calculator = AccuracyCalculator(
         include=names, k="max_bin_count", device=torch.device("cpu"), knn_func=knn,
         kmeans_func=lambda x, clusters: None,
     )
     def search(x, y):
         x, y = torch.from_numpy(x), torch.from_numpy(y)
-        if contestant == "faiss":  # searches raw vectors, by distance
-            import faiss
-            faiss.omp_set_num_threads(1)
-            x = torch.nn.functional.normalize(x)
         found = calculator.get_accuracy(x, y)
         return [found[name] for name in names]
 
@@ -74,7 +69,10 @@ print(json.dumps({"seconds": time.process_time() - used, "memory": peak() - befo
 
 
 def retrieval(
-    images: int = 50_000, dimensions: int = 512, per_class: int = 50, batches: tuple[int, ...] = ()
+    images: int = 50_000,
+    dimensions: int = 512,
+    per_class: int = 50,
+    batches: tuple[int, ...] = (256, 1024),
 ) -> list[Row]:
     """Search and rate all images against all others, as pytorch-metric-learning does too.
 
@@ -82,9 +80,8 @@ def retrieval(
     arguments, and wants a Python and a torch that this has not been run with.
 
     Each contestant runs on one thread in a process of its own; time is CPU time. The other side
-    stands for its faiss index where that is installed, else for its own search with small batches,
-    which take less memory, and with larger ones, which take less time. Both find as many neighbours
-    as the largest class needs.
+    searches in small batches, which take less memory, and in larger ones, which take less time.
+    Both find as many neighbours as the largest class needs.
 
     Args:
         images: embeddings.
@@ -97,17 +94,14 @@ def retrieval(
     if not installed.startswith("2."):
         remark = f"needs pytorch-metric-learning 2, found {installed}"
         return [Row(f"{name}pytorch-metric-learning", None, "×", remark=remark)]
-    others = [("batches of", batch) for batch in batches or (256, 1024)]
-    if importlib.util.find_spec("faiss") is not None:
-        others.insert(0, ("faiss", 0))
     size = [images, dimensions, per_class]
     ours = _search(["facerec", 0, *size])
     rows = []
-    for contestant, batch in others:
-        theirs = _search([contestant, batch, *size])
+    for batch in batches:
+        theirs = _search(["theirs", batch, *size])
         # Vectors that are normalised in another precision may swap nearly equal neighbours.
         assert np.allclose(ours["figures"], theirs["figures"], rtol=0, atol=0.5 / images + 1e-5)
-        what = f"{name}pytorch-metric-learning, {contestant} {batch or ''}".rstrip()
+        what = f"{name}pytorch-metric-learning, batches of {batch}"
         time, memory = ([side[key] for side in (ours, theirs)] for key in ("seconds", "memory"))
         reached = f"MAP@R {ours['figures'][2]:.6f} and {theirs['figures'][2]:.6f}"
         told = f"{time[0]:.1f} against {time[1]:.1f} s of CPU time, {reached}"

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from clock import peak_memory, product_rate
-from measures import _Faces, _run, random_batch
+from measures import _run
+from noise import empty_set, random_batches
+from plain_loop import dense_arcface
 from rows import Row
 from torch import Tensor, nn
 
@@ -38,21 +39,6 @@ def peak() -> float:
     return found / 2**20
 
 
-class _DenseArcFace(nn.Module):
-    """ArcFace as one writes it down: normalise, multiply, change one cosine, cross-entropy."""
-
-    def __init__(self, weight: nn.Parameter) -> None:
-        super().__init__()
-        self.weight = weight
-
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        cosine = F.linear(F.normalize(embeddings), F.normalize(self.weight))
-        rows = torch.arange(len(labels))
-        target = cosine[rows, labels].clamp(-1 + 1e-7, 1 - 1e-7)
-        cosine[rows, labels] = (target.acos() + 0.5).cos()
-        return F.cross_entropy(64 * cosine, labels)
-
-
 class _Head:
     """One side of the comparison: forward and backward from zeroed gradients."""
 
@@ -61,8 +47,7 @@ class _Head:
         self.weight, self.labels = nn.Parameter(weight), labels
         self.loss: Callable[[], Tensor]
         if side == "dense":
-            dense = _DenseArcFace(self.weight)
-            self.loss = lambda: dense(self.embeddings, labels)
+            self.loss = lambda: dense_arcface(self.embeddings, self.weight, labels)
         else:
             margin = ArcFace(wrap="none")
             self.loss = lambda: (
@@ -326,8 +311,8 @@ def _training(backbone: str, batch_size: int, classes: int) -> tuple[Learner, Ba
         head=Head(precision="bf16" if has_fast_bf16(device) else "fp32"),
         batch_size=batch_size,
     )
-    learner = Learner(recipe, _Faces(classes), Processes(0, 1, device))
-    return learner, random_batch(batch_size, classes)
+    learner = Learner(recipe, empty_set(classes), Processes(0, 1, device))
+    return learner, random_batches(1, batch_size, classes)[0]
 
 
 def _fastest_step(learner: Learner, batch: Batch, steps: int) -> float:

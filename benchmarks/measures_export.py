@@ -33,9 +33,7 @@ from facerec.embedding.recognizer import FaceRecognizer
 from facerec.export.consumers import check_consumers
 from facerec.export.graph import export_graph
 from facerec.export.parity import Bar, check_parity, deviation, sample_faces
-from facerec.export.quantize import MIN_IMAGES, int8_calibration_data, quantize_int8
-from facerec.verification import evaluate_bench, pack_bench
-from facerec.verification.compare import compare
+from facerec.export.quantize import MIN_IMAGES, quantize_int8
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NOTE = {"format": 1, "name": "benchmark"}
@@ -158,36 +156,6 @@ def openvino(name: str = "iresnet50") -> list[Row]:
             _cosine(title, [reference, engine], exported, 0.999 if kind == "bf16" else None),
         ]
     return rows
-
-
-def accuracy(model: Path, bench: Path, calibration: Path) -> list[Row]:
-    """Measure what int8 costs a trained model.
-
-    Args:
-        model: a run or a ``.safetensors`` file.
-        bench: a pack of pairs.
-        calibration: a pack, record file or folder of other faces than those of the bench.
-    """
-    trained = load_model(model)
-    assert isinstance(trained, TorchModel)
-    main = export_graph(trained.backbone, trained.preprocessing, note=NOTE)
-    images, _ = int8_calibration_data(calibration)
-    with tempfile.TemporaryDirectory() as folder:
-        files = [Path(folder) / f"{name}.onnx" for name in ("float32", "int8")]
-        for file, content in zip(files, (main, quantize_int8(main, images)), strict=True):
-            file.write_bytes(content)
-        reference, variant = map(load_model, files)
-        pairs = pack_bench(bench)
-        found = compare(*(evaluate_bench(each, pairs) for each in (reference, variant)))
-    row = next(row for row in found.rows if row.figure == "accuracy")
-    before, after, interval = row.first.value, row.second.value, row.difference.interval
-    assert before is not None and after is not None
-    told = f"{100 * before:.2f} % → {100 * after:.2f} %"
-    if interval is not None:
-        low, high = -100 * interval.high, -100 * interval.low
-        told += f", 95 % interval of the loss [{low:.2f}, {high:.2f}], {found.basis}"
-    what = f"{found.first.split(' · ')[0]}, {trained.name}: accuracy lost by int8"
-    return [Row(what, 100 * (before - after), "points", 0.2, remark=told)]
 
 
 def micro_batching(

@@ -1,8 +1,7 @@
 """What calibrated models refuse, on pictures that took no part in their calibration.
 
 ``FACEREC_TEST_DATA`` has cars and LFW; ``FACEREC_MODELS`` names models with a calibration on LFW,
-with a comma between two; ``FACEREC_DETECTOR`` a YuNet file, for crops by its boxes. With
-``FACEREC_PICTURE=FILE`` the scores of the first model are drawn.
+with a comma between two; ``FACEREC_DETECTOR`` a YuNet file, for crops by its boxes.
 """
 
 from __future__ import annotations
@@ -79,8 +78,6 @@ def _of_model(model: FaceRecognizer, folder: Path, first: bool) -> Iterator[Row]
         yield Row(f"{name}: CFP {kind} refused", refused, "%", 1.0 if kind == "frontal" else None)
     if "FACEREC_DETECTOR" in os.environ:
         yield from _boxes(model, lfw, name)
-    if first and (picture := os.environ.get("FACEREC_PICTURE")):
-        _draw(scores, limit, Path(picture))
 
 
 def _most(kind: str) -> float | None:
@@ -158,27 +155,6 @@ def _boxes(model: FaceRecognizer, faces: Images, name: str) -> Iterator[Row]:
         share = 100 * float(np.mean([answer is True for answer in answers]))
         what = "detector at hand" if looked else "no detector"
         yield Row(f"{name}: strangers' box crops called the same, {what}", share, "%", 2.0)
-
-
-def _draw(scores: dict[str, NDArray[np.float32]], limit: float, path: Path) -> None:
-    """Draw the scores by kind."""
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(8, 4.2), layout="constrained")
-    names = [*scores][::-1]
-    parts = axes.violinplot(
-        [scores[name] for name in names], vert=False, showextrema=False, widths=0.9
-    )
-    for body, name in zip(parts["bodies"], names, strict=True):
-        kinds = {"faces": "#2a7f62", **dict.fromkeys(SPOILT, "#c98b2b")}
-        body.set(facecolor=kinds.get(name, "#7a7a8c"), alpha=0.8)
-    axes.axvline(limit, color="black", linestyle="--", linewidth=1)
-    above = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "bottom"}
-    axes.text(limit, 1.0, "limit: refused to the left", **above)
-    axes.set_yticks(range(1, len(names) + 1), names)
-    axes.set_xlabel("face score, standard deviations of faces")
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=150)
 
 
 def quality_signals() -> Iterator[Row]:

@@ -18,17 +18,17 @@ import statistics
 import tempfile
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from unittest import mock
 
 import numpy as np
 import torch
 from clock import PhaseClock, product_rate
+from noise import empty_set, random_batches
 from plain_loop import PlainLoop, dense_arcface, dense_centers, plain_sgd
 from rows import Row
 from torch import Tensor, nn
@@ -44,8 +44,7 @@ from facerec.base.devices import choose_device, has_fast_bf16, set_numerics
 from facerec.base.errors import MissingExtraError
 from facerec.embedding import TorchModel, extract
 from facerec.heads import SEC
-from facerec.records import BatchLoader, Data, FaceDataset, LabelledImages, RecordImages
-from facerec.records.dataset import Batch
+from facerec.records import BatchLoader, Data, FaceDataset, RecordImages
 from facerec.training import SGD, Head, Recipe
 from facerec.training.distributed import Processes
 from facerec.training.learner import Learner
@@ -58,9 +57,6 @@ from facerec.verification.scoring import score_all_pairs
 
 GB = 10**9
 
-PHASES = ("forward", "head", "backward", "optimizer")
-"""What a learner calls the parts of its step."""
-
 
 class TimeUp(Exception):
     """The suite's time is over."""
@@ -72,8 +68,6 @@ class Size:
 
     classes: int = 93_431
     main_batch: int = 512
-    small_batch: int = 128
-    best_batches: tuple[int, ...] = (4096, 3072, 2048, 1536, 1024)
     width: float = 1.0
     head_batch: int = 1024
     head_classes: tuple[int, ...] = (93_431, 1_000_000, 10_000_000)
@@ -93,8 +87,6 @@ class Size:
 TOY = Size(
     classes=300,
     main_batch=3,
-    small_batch=2,
-    best_batches=(4,),
     width=0.125,
     head_batch=8,
     head_classes=(300, 1000, 3000),
@@ -140,7 +132,6 @@ class Session:
         self.deadline = self.start + 60 * minutes
         self.product_rates: dict[str, float] = {}
         self.timings: dict[tuple[str, int], Timing] = {}
-        self.plain: dict[tuple[str, int], Timing] = {}
         self.first_a_block = 1.5
         """Seconds of compiling a block of a backbone, as expected so far."""
         set_numerics(self.device)
@@ -314,21 +305,6 @@ def _bandwidth(session: Session) -> list[Row]:
 # ---------------------------------------------------------------- training
 
 
-class _NoImages(LabelledImages):
-    """What a trainer asks of images before the first batch."""
-
-    def __init__(self, num_classes: int) -> None:
-        self.num_classes = num_classes
-
-    def __len__(self) -> int:
-        return 1 << 24
-
-    def sample(self, i: int) -> tuple[bytes, int]:
-        raise NotImplementedError
-
-    where = name = read_labels = sample  # type: ignore[assignment]
-
-
 def _recipe(session: Session, backbone: str, batch: int, **changes: Any) -> Recipe:
     """Return the recipe that is measured: what the defaults give on this device, and bf16."""
     fast = session.device.type == "cuda"
@@ -346,21 +322,6 @@ def _recipe(session: Session, backbone: str, batch: int, **changes: Any) -> Reci
     return replace(recipe, **changes)
 
 
-def _batches(session: Session, batch: int, classes: int, pixels: int = 112) -> list[Batch]:
-    """Return a few batches of random images on the device."""
-    generator = torch.Generator().manual_seed(0)
-    shape = (batch, pixels, pixels, 3)
-    return [
-        Batch(
-            torch.randint(256, shape, dtype=torch.uint8, generator=generator).to(session.device),
-            torch.randint(classes, (batch,), generator=generator).to(session.device),
-            torch.arange(batch),
-            [],
-        )
-        for _ in range(3)
-    ]
-
-
 def _learner(
     session: Session,
     recipe: Recipe,
@@ -370,7 +331,7 @@ def _learner(
 ) -> Learner:
     torch._dynamo.reset()  # or other sizes than before would be compiled for all sizes at once
     if dataset is None:
-        dataset = FaceDataset(_NoImages(classes))
+        dataset = empty_set(classes)
     return Learner(recipe, dataset, Processes(0, 1, session.device), setting=setting)
 
 
@@ -405,7 +366,7 @@ def _setting_row(
     def act() -> list[Row]:
         recipe = _recipe(session, backbone, batch)
         learner = _learner(session, recipe, session.sizes.classes, setting=setting)
-        batches = _batches(session, batch, session.sizes.classes)
+        batches = random_batches(3, batch, session.sizes.classes, session.device)
         timing = session.measure(lambda number: learner.train_step(batches[number % len(batches)]))
         found[setting] = timing
         remark = (
@@ -426,7 +387,7 @@ def _training_row(session: Session, backbone: str, batch: int) -> Iterator[Row]:
         sizes = session.sizes
         recipe = _recipe(session, backbone, batch)
         learner = _learner(session, recipe, sizes.classes)
-        batches = _batches(session, batch, sizes.classes)
+        batches = random_batches(3, batch, sizes.classes, session.device)
         losses: list[Tensor] = []
 
         def step(number: int) -> None:
@@ -469,28 +430,9 @@ def _training_row(session: Session, backbone: str, batch: int) -> Iterator[Row]:
                 "s",
                 remark="not in the rows above",
             ),
-            *_host_waits(session, name, lambda: step(0)),
         ]
 
     yield from session.attempt(f"{name}: facerec's step", _expected(session, backbone), act)
-
-
-def _host_waits(session: Session, name: str, step: Callable[[], None]) -> list[Row]:
-    """Count how often a step waits for the device."""
-    title = f"{name}: waits of the host for the device in a step"
-    if session.device.type != "cuda":
-        step()
-        return [Row(title, None, "", 1, remark="only CUDA counts them")]
-    torch.cuda.set_sync_debug_mode("warn")
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            step()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    waits = [w for w in caught if "synchroniz" in str(w.message)]
-    places = sorted({f"{Path(w.filename).name}:{w.lineno}" for w in waits})
-    return [Row(title, float(len(waits)), "", session.bar(1), remark=", ".join(places))]
 
 
 def _plain_row(session: Session, backbone: str, batch: int) -> Iterator[Row]:
@@ -503,10 +445,9 @@ def _plain_row(session: Session, backbone: str, batch: int) -> Iterator[Row]:
         loop = PlainLoop(config, sizes.classes, session.device)
         batches = [
             (b.images.permute(0, 3, 1, 2).float().contiguous().sub_(127.5).div_(127.5), b.labels)
-            for b in _batches(session, batch, sizes.classes)
+            for b in random_batches(3, batch, sizes.classes, session.device)
         ]
         timing = session.measure(lambda number: loop.step(*batches[number % len(batches)]))
-        session.plain[backbone, batch] = timing
         rows = [
             Row(
                 f"{name}: plain loop",
@@ -559,37 +500,6 @@ def gpu_settings(session: Session) -> Iterator[Row]:
         yield Row(title, batch / found[fastest].seconds, "images/s", None, "higher", remark)
 
 
-def gpu_other_training(session: Session) -> Iterator[Row]:
-    """Measure other backbones and batches, as far as time allows."""
-    sizes = session.sizes
-    others = ["mbf", "iresnet18", "vit_t", "vit_s", "vit_b"]
-    for backbone in others:
-        yield from _training_row(session, backbone, sizes.main_batch)
-        yield from _plain_row(session, backbone, sizes.main_batch)
-    for backbone in ("iresnet50", "iresnet100"):
-        for batch in (sizes.small_batch, _best_batch(session, backbone)):
-            yield from _training_row(session, backbone, batch)
-            yield from _plain_row(session, backbone, batch)
-    yield from _training_row(session, "iresnet200", sizes.main_batch)
-    yield from _plain_row(session, "iresnet200", sizes.main_batch)
-    for backbone in ("mbf", "iresnet18", "iresnet200"):
-        for batch in (sizes.small_batch, _best_batch(session, backbone)):
-            yield from _training_row(session, backbone, batch)
-
-
-def _best_batch(session: Session, backbone: str) -> int:
-    """Return the largest batch that should fit, after what the main one needed."""
-    sizes = session.sizes
-    known = session.timings.get((backbone, sizes.main_batch))
-    if known is None or not known.peak:
-        return sizes.best_batches[-1]
-    room = 0.9 * torch.cuda.get_device_properties(session.device).total_memory
-    for batch in sizes.best_batches:
-        if known.peak * batch / sizes.main_batch <= room:
-            return batch
-    return sizes.best_batches[-1]
-
-
 # ---------------------------------------------------------------- the head alone
 
 
@@ -611,24 +521,14 @@ def pixel(config: Backbone) -> nn.Module:
     return _Pixel(config.embedding_size)
 
 
-@dataclass(frozen=True)
-class HeadForm:
-    """A way to compute the head."""
-
-    words: str
-    precision: Literal["fp32", "bf16"]
-    kernel: Literal["torch", "triton"]
-    sample_rate: float = 1.0
-
-
-HEAD_FORMS = (
-    HeadForm("fused in float32", "fp32", "torch"),
-    HeadForm("fused in bf16", "bf16", "torch"),
-    HeadForm("Triton in float32", "fp32", "triton"),
-    HeadForm("Triton in bf16", "bf16", "triton"),
-    HeadForm("fused in bf16, sampled 0.1", "bf16", "torch", 0.1),
-    HeadForm("Triton in bf16, sampled 0.1", "bf16", "triton", 0.1),
-)
+HEAD_FORMS = {
+    "fused in float32": Head(precision="fp32", kernel="torch"),
+    "fused in bf16": Head(precision="bf16", kernel="torch"),
+    "Triton in float32": Head(precision="fp32", kernel="triton"),
+    "Triton in bf16": Head(precision="bf16", kernel="triton"),
+    "fused in bf16, sampled 0.1": Head(sample_rate=0.1, precision="bf16", kernel="torch"),
+    "Triton in bf16, sampled 0.1": Head(sample_rate=0.1, precision="bf16", kernel="triton"),
+}
 """facerec's ways, of which training takes the faster kernel."""
 
 
@@ -650,14 +550,14 @@ def gpu_heads(session: Session) -> Iterator[Row]:
                 8,
                 partial(_plain_head, session, name, words, classes, half, found),
             )
-        for form in HEAD_FORMS:
+        for words, form in HEAD_FORMS.items():
             if form.kernel == "triton" and session.device.type != "cuda":
-                yield Row(f"{name}: {form.words}", None, "ms", remark="the kernels need CUDA")
+                yield Row(f"{name}: {words}", None, "ms", remark="the kernels need CUDA")
                 continue
             yield from session.attempt(
-                f"{name}: {form.words}",
+                f"{name}: {words}",
                 8,
-                partial(_fused_head, session, name, form, classes, found),
+                partial(_fused_head, session, name, words, form, classes, found),
             )
 
 
@@ -737,7 +637,8 @@ def _plain_head(
 def _fused_head(
     session: Session,
     name: str,
-    form: HeadForm,
+    words: str,
+    form: Head,
     classes: int,
     found: dict[str, tuple[float, int]],
 ) -> list[Row]:
@@ -748,7 +649,7 @@ def _fused_head(
         "pixel",
         sizes.head_batch,
         regularizer=None,
-        head=Head(precision=form.precision, sample_rate=form.sample_rate, kernel=form.kernel),
+        head=form,
         precision="fp32",
         compile=False,
     )
@@ -759,7 +660,7 @@ def _fused_head(
 
     with mock.patch("facerec.heads.classifier.draw_centers", drawn):
         learner = _learner(session, recipe, classes)
-    batches = _batches(session, sizes.head_batch, classes, pixels=1)
+    batches = random_batches(3, sizes.head_batch, classes, session.device, pixels=1)
 
     def step(clock: PhaseClock) -> None:
         @contextlib.contextmanager
@@ -770,59 +671,8 @@ def _fused_head(
         learner.stepper.phase = phase
         learner.train_step(batches[learner.step % len(batches)])
 
-    found[form.words] = _timed_head(session, step)
-    return _head_rows(session, name, form.words, classes, found)
-
-
-# ---------------------------------------------------------------- a profile by kernel
-
-
-def gpu_profile(session: Session) -> Iterator[Row]:
-    """Name the kernels that take most of the time in the best training step."""
-    if not session.timings:
-        yield Row("profile by kernel", None, "", remark="no training step was measured")
-        return
-
-    def share(key: tuple[str, int]) -> float:
-        flop = _flop(_recipe(session, *key), session.sizes.classes)
-        return flop / session.timings[key].seconds
-
-    backbone, batch = max(session.timings, key=share)
-    name = f"profile of {_row_name(session, backbone, batch)}"
-    expected = 10 + session.timings[backbone, batch].first / 2  # what was compiled is kept
-    yield from session.attempt(name, expected, partial(_kernels, session, name, backbone, batch))
-
-
-def _kernels(session: Session, name: str, backbone: str, batch: int) -> list[Row]:
-    from torch.profiler import ProfilerActivity, profile
-
-    steps = 1 if session.toy else 3
-    learner = _learner(session, _recipe(session, backbone, batch), session.sizes.classes)
-    batches = _batches(session, batch, session.sizes.classes)
-    for number in range(2 if session.toy else 4):
-        learner.train_step(batches[number % len(batches)])
-    session.wait()
-    on_gpu = session.device.type == "cuda"
-    activities = [ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]
-    with profile(activities=activities) as found:
-        for number in range(steps):
-            learner.train_step(batches[number % len(batches)])
-        session.wait()
-    times = {
-        item.key: (
-            (item.self_device_time_total if on_gpu else item.self_cpu_time_total) / steps,
-            item.count / steps,
-        )
-        for item in found.key_averages()
-        if item.key not in PHASES  # the learner's ranges, which are there on the device too
-    }
-    total = sum(micro for micro, _ in times.values())
-    top = sorted(times.items(), key=lambda item: -item[1][0])[:15]
-    rows = [Row(f"{name}: all kernels", total / 1000, "ms", remark="a step, summed over streams")]
-    for kernel, (micro, count) in top:
-        told = f"{100 * micro / total:.1f} %, {count:g} times a step"
-        rows.append(Row(f"{name}: {kernel[:120]}", micro / 1000, "ms", remark=told))
-    return rows
+    found[words] = _timed_head(session, step)
+    return _head_rows(session, name, words, classes, found)
 
 
 # ---------------------------------------------------------------- around training

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pytest import MonkeyPatch
 
 from facerec.base import environment
 from facerec.base.environment import available_cores, bound_threads
@@ -42,7 +43,7 @@ def test_no_variable_makes_torch_compute_float32_in_bfloat16() -> None:
 
 
 @pytest.fixture
-def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def groups(tmp_path: Path, monkeypatch: MonkeyPatch) -> Path:
     """Control groups of a machine on which this process may use 8 cores."""
     monkeypatch.setattr(environment, "CONTROL_GROUPS", tmp_path / "cgroup")
     monkeypatch.setattr(environment, "OWN_GROUPS", tmp_path / "own")
@@ -74,9 +75,7 @@ def test_quotas_of_version_2(groups: Path, own: str, above: str, cores: int) -> 
     assert available_cores() == cores
 
 
-def test_threads_follow_the_quota_and_the_user(
-    groups: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_follow_the_quota_and_the_user(groups: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     bound_threads()
     # The cores that a process is bound to are heeded by the libraries themselves.

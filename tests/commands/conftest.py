@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
@@ -30,3 +32,12 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
         return error.removeprefix("error: ").strip()
 
     return run
+
+
+@pytest.fixture
+def workplace(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of a test file's own template, in which commands work."""
+    folder = tmp_path / "work"
+    shutil.copytree(template, folder, copy_function=shutil.copy2)
+    monkeypatch.chdir(folder)
+    return folder

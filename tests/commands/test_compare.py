@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from helpers.toy_files import read_table
+from pytest import CaptureFixture, TempPathFactory
+
+from tests.commands.conftest import Refused
 
 pytest.importorskip("optuna")
 pytest.importorskip("pytorch_metric_learning")
@@ -58,7 +60,7 @@ def losses(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recipe(tmp_path_factory: TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recipe")
     images = write_images(folder / "images")
     tests = str(REPOSITORY / "tests")
@@ -69,7 +71,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.integration
 def test_a_comparison_from_the_command_line(
-    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    recipe: Path, tmp_path: Path, capsys: CaptureFixture
 ) -> None:
     out = tmp_path / "out"
     command = [str(recipe), "--out", str(out), "--metrics", "nmi", "f1"]
@@ -107,11 +109,7 @@ def test_a_comparison_from_the_command_line(
     ],
 )
 def test_mistakes_are_one_sentence(
-    recipe: Path,
-    tmp_path: Path,
-    arguments: list[str],
-    words: str,
-    refused: Callable[..., str],
+    recipe: Path, tmp_path: Path, arguments: list[str], words: str, refused: Refused
 ) -> None:
     filled = [str(recipe) if a == "RECIPE" else a for a in arguments]
     assert words in refused(main, *filled, "--out", tmp_path / "out")
@@ -119,11 +117,7 @@ def test_mistakes_are_one_sentence(
 
 @pytest.mark.integration
 def test_a_loss_of_a_file_is_compared_and_stays_the_same(
-    recipe: Path,
-    losses: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    refused: Callable[..., str],
+    recipe: Path, losses: Path, tmp_path: Path, capsys: CaptureFixture, refused: Refused
 ) -> None:
     own = f"{losses}:Spread"
     command = [str(recipe), "--losses", "Triplet", own, "--out", str(tmp_path / "out"), "--smoke"]
@@ -151,7 +145,7 @@ def test_a_loss_of_a_file_is_compared_and_stays_the_same(
     ],
 )
 def test_what_is_no_loss(
-    recipe: Path, losses: Path, name: str, words: str, refused: Callable[..., str]
+    recipe: Path, losses: Path, name: str, words: str, refused: Refused
 ) -> None:
     said = refused(main, recipe, "--losses", f"{losses}:{name}", "--out", losses.parent / "out")
     assert words in said

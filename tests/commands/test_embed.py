@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import cv2
@@ -16,6 +16,7 @@ import pytest
 from helpers.marked_faces import Marked, marked_photo
 from helpers.toy_files import faces, png_header
 from PIL import Image
+from pytest import CaptureFixture, MonkeyPatch, TempPathFactory
 
 import facerec
 from facerec.backbones import Backbone, Preprocessing, create_backbone
@@ -29,6 +30,7 @@ from facerec.embedding.file import read_embeddings
 from facerec.embedding.placement import stranger_cosine
 from facerec.records import decode_image, make_records
 from facerec.records.packs import write_pack
+from tests.commands.conftest import Refused
 
 DOOR = Path(facerec.__file__).parent.parent / "tools" / "embed.py"
 
@@ -47,7 +49,7 @@ def jpeg(image: np.ndarray) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def template(tmp_path_factory: TempPathFactory) -> Path:
     """A working folder with a model, a folder of images, its records, and a pack."""
     folder = tmp_path_factory.mktemp("template")
     config = Backbone(name="iresnet18", width=0.125, embedding_size=16)
@@ -62,14 +64,6 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_records(folder / "images", folder / "records")
     (folder / "data").mkdir()
     write_pack(folder / "data" / "toy.bin", [images[i] for i in PACKED], [True, False] * PEOPLE)
-    return folder
-
-
-@pytest.fixture
-def workplace(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "work"
-    shutil.copytree(template, folder)
-    monkeypatch.chdir(folder)
     return folder
 
 
@@ -96,8 +90,8 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
 )
 def test_crops_that_lie_elsewhere_are_named_where_a_detector_is_at_hand(
     workplace: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    capsys: CaptureFixture,
+    monkeypatch: MonkeyPatch,
     marked: int,
     aside: int,
     shift: str,
@@ -114,9 +108,7 @@ def test_crops_that_lie_elsewhere_are_named_where_a_detector_is_at_hand(
     assert ("a detector looked at 32 crops" in capsys.readouterr().out) is said
 
 
-def test_people_who_are_too_much_alike_are_named(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_people_who_are_too_much_alike_are_named(workplace: Path, capsys: CaptureFixture) -> None:
     """By the mean cosine of all pairs of different people, if there are enough people."""
     generator = np.random.default_rng(0)
     for people, away, said in ((40, 0.5, True), (40, 0, False), (6, 0.5, False)):
@@ -134,7 +126,7 @@ def test_people_who_are_too_much_alike_are_named(
 # --- sources ---------------------------------------------------------------------------------
 
 
-def test_folder_of_images(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folder_of_images(workplace: Path, capsys: CaptureFixture) -> None:
     images = workplace / "images"
     (images / ".hidden").mkdir()
     (images / ".hidden" / "a.jpg").write_bytes(b"no image")
@@ -158,7 +150,7 @@ def test_folder_of_images(workplace: Path, capsys: pytest.CaptureFixture[str]) -
     assert list(Path("out").iterdir()) == [Path("out/e.npz")]
 
 
-def test_records(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_records(workplace: Path, capsys: CaptureFixture) -> None:
     embed("--records", "records", "--out", "r.npz", "--no-flip")
     embed("--images", "images", "--out", "i.npz", "--no-flip")
     records, images = read_embeddings("r.npz"), read_embeddings("i.npz")
@@ -175,7 +167,7 @@ def test_records(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert numbered.subjects.tolist() == [str(i // EACH) for i in range(42)]
 
 
-def test_bench(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench(workplace: Path, capsys: CaptureFixture) -> None:
     embed("--bench", "toy", "--out", "e.npz", "--batch-size", "7")
     found = read_embeddings("e.npz")
     images = sorted((workplace / "images").rglob("*.jpg"))
@@ -199,7 +191,7 @@ def test_bench(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_bad_images_are_counted_or_end_the_command(
-    workplace: Path, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
+    workplace: Path, capsys: CaptureFixture, refused: Refused
 ) -> None:
     paths = sorted((workplace / "images").rglob("*.jpg"))
     paths[0].write_bytes(png_header(50_000, 50_000))
@@ -217,9 +209,7 @@ def test_bad_images_are_counted_or_end_the_command(
     assert "… and 3 more" in text
 
 
-def test_photos_are_aligned_by_a_table_of_points(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_photos_are_aligned_by_a_table_of_points(workplace: Path, capsys: CaptureFixture) -> None:
     photos = [cv2.resize(image, (160, 200)) for image in faces(3, seed=5)]
     Path("photos").mkdir()
     for i, image in enumerate(photos):
@@ -245,7 +235,7 @@ def test_photos_are_aligned_by_a_table_of_points(
 
 
 def test_crops_in_records_stay_as_they_are_stored_and_those_in_a_folder_are_turned(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
+    workplace: Path, capsys: CaptureFixture
 ) -> None:
     crop = faces(1, seed=7)[0]
     exif = Image.Exif()
@@ -273,7 +263,7 @@ def test_crops_in_records_stay_as_they_are_stored_and_those_in_a_folder_are_turn
 
 @pytest.mark.integration
 def test_real_photos_of_a_phone(
-    shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared_data: Path, tmp_path: Path, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     turned = shared_data / "cases" / "turned"
@@ -312,7 +302,7 @@ SMALL_BATCHES = ["--images", "images", "--batch-size", "1"]
 
 
 @pytest.fixture(scope="module")
-def reference(template: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def reference(template: Path, tmp_path_factory: TempPathFactory) -> bytes:
     """The file that one uninterrupted process writes."""
     folder = tmp_path_factory.mktemp("reference")
     before = Path.cwd()
@@ -326,10 +316,7 @@ def reference(template: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes
 
 @pytest.mark.integration
 def test_a_killed_job_goes_on_and_ends_the_same(
-    workplace: Path,
-    reference: bytes,
-    capsys: pytest.CaptureFixture[str],
-    refused: Callable[..., str],
+    workplace: Path, reference: bytes, capsys: CaptureFixture, refused: Refused
 ) -> None:
     killed = python("-c", KILLED, "--model", "run", *SMALL_BATCHES, "--out", "e.npz")
     assert killed.returncode == -signal.SIGKILL
@@ -371,7 +358,7 @@ def test_two_ranks_write_the_same_file(workplace: Path, reference: bytes) -> Non
     ],
 )
 def test_errors_are_sentences_and_leave_nothing(
-    workplace: Path, refused: Callable[..., str], arguments: str, sentence: str
+    workplace: Path, refused: Refused, arguments: str, sentence: str
 ) -> None:
     before = sorted(workplace.rglob("*"))
     assert refused(main, "--model", "run", *arguments.split()).startswith(sentence)

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import cv2
 import numpy as np
 import pytest
 from helpers.marked_faces import Marked, marked_photo, marks
+from pytest import CaptureFixture, MonkeyPatch
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.base import files
@@ -22,6 +22,7 @@ from facerec.embedding import Embeddings, read_embeddings, save_model, write_emb
 from facerec.embedding.model import EmbeddingModel
 from facerec.galleries import Gallery
 from facerec.galleries.gallery_file import COLUMNS, DIGESTS
+from tests.commands.conftest import Refused
 
 
 def write(path: str, vectors: np.ndarray, names: list[str], sha256: str = "ab" * 32) -> None:
@@ -35,7 +36,7 @@ def write(path: str, vectors: np.ndarray, names: list[str], sha256: str = "ab" *
 
 
 @pytest.fixture
-def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
+def workplace(tmp_path: Path, monkeypatch: MonkeyPatch) -> np.ndarray:
     """A folder with embeddings of enrolled people, visitors and impostors."""
     monkeypatch.chdir(tmp_path)
     generator = np.random.default_rng(0)
@@ -51,7 +52,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
 
 
 def test_the_fpir_of_groups_is_told(
-    workplace: np.ndarray, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
+    workplace: np.ndarray, capsys: CaptureFixture, refused: Refused
 ) -> None:
     """Half of the people look alike: strangers like them raise more alarms than the mixture."""
     alike = np.arange(60) % 2 == 1
@@ -76,7 +77,7 @@ def test_the_fpir_of_groups_is_told(
     assert "--impostors" in refused(enroll.main, *arguments, "--impostors", "impostors.npz")
 
 
-def test_enrol_identify_delete(workplace: np.ndarray, capsys: pytest.CaptureFixture[str]) -> None:
+def test_enrol_identify_delete(workplace: np.ndarray, capsys: CaptureFixture) -> None:
     enroll.main(["enrol.npz", "--gallery", "g.npz", "--impostors", "impostors.npz"])
     text = capsys.readouterr().out
     assert "60 people enrolled" in text and "FPIR 1e-1: threshold" in text
@@ -109,7 +110,7 @@ def test_enrol_identify_delete(workplace: np.ndarray, capsys: pytest.CaptureFixt
     assert len(calibration.scores) == 400 and calibration.entry_subjects.size == 58
 
 
-def test_expiry_and_alarms(workplace: np.ndarray, capsys: pytest.CaptureFixture[str]) -> None:
+def test_expiry_and_alarms(workplace: np.ndarray, capsys: CaptureFixture) -> None:
     enroll.main(["enrol.npz", "--gallery", "g.npz", "--expires", "2999-12-31"])
     assert "false alarms" not in capsys.readouterr().out
     gallery = Gallery.read("g.npz")
@@ -143,7 +144,7 @@ PHASES = {
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_killed_enrolment_goes_on(
-    workplace: np.ndarray, monkeypatch: pytest.MonkeyPatch, phase: str
+    workplace: np.ndarray, monkeypatch: MonkeyPatch, phase: str
 ) -> None:
     write("first.npz", workplace[:30] + 0.1, [f"p{i:02d}" for i in range(30)])
     for name in ("whole.npz", "killed.npz"):
@@ -166,9 +167,7 @@ def test_a_killed_enrolment_goes_on(
     assert not [*Path.cwd().glob(".*")]
 
 
-def test_more_images_and_failures(
-    workplace: np.ndarray, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_more_images_and_failures(workplace: np.ndarray, capsys: CaptureFixture) -> None:
     enroll.main(["enrol.npz", "--gallery", "g.npz"])
     write("more.npz", np.concatenate([workplace[:1], [[np.nan] * 32]]), ["p00", "new"])
     capsys.readouterr()
@@ -183,7 +182,7 @@ def test_more_images_and_failures(
 
 
 def test_pictures_that_are_no_faces_are_failures(
-    workplace: np.ndarray, capsys: pytest.CaptureFixture[str]
+    workplace: np.ndarray, capsys: CaptureFixture
 ) -> None:
     for name, below in (("enrol", [0, 60, 61]), ("visit", [1])):
         plain = read_embeddings(f"{name}.npz")
@@ -208,13 +207,13 @@ def test_pictures_that_are_no_faces_are_failures(
         assert answers[1]["subject"] == (None if not flags else "p01")
 
 
-def test_export(workplace: np.ndarray, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export(workplace: np.ndarray, capsys: CaptureFixture) -> None:
     pytest.importorskip("pyarrow")
     enroll.main(["enrol.npz", "--gallery", "g.npz", "--export", "g.parquet"])
     assert Path("g.parquet").stat().st_size > 60 * 32 * 4
 
 
-def test_refusals(workplace: np.ndarray, refused: Callable[..., str]) -> None:
+def test_refusals(workplace: np.ndarray, refused: Refused) -> None:
     assert "no such gallery" in refused(enroll.main, "--gallery", "g.npz", "--delete", "p00")
     assert "nothing to do" in refused(enroll.main, "--gallery", "g.npz")
     over = ("enrol.npz", "--gallery", "g.npz", "--expires", "2020-01-01")
@@ -250,10 +249,7 @@ def test_refusals(workplace: np.ndarray, refused: Callable[..., str]) -> None:
 
 
 def test_a_folder_of_images(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    refused: Callable[..., str],
+    tmp_path: Path, monkeypatch: MonkeyPatch, capsys: CaptureFixture, refused: Refused
 ) -> None:
     monkeypatch.chdir(tmp_path)
     config = Backbone(name="mbf", width=0.25, embedding_size=16)
@@ -302,10 +298,7 @@ def test_a_folder_of_images(
 
 
 def test_several_faces(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    refused: Callable[..., str],
+    tmp_path: Path, monkeypatch: MonkeyPatch, capsys: CaptureFixture, refused: Refused
 ) -> None:
     monkeypatch.chdir(tmp_path)
     config = Backbone(name="mbf", width=0.25, embedding_size=16)

@@ -12,6 +12,7 @@ import pytest
 from helpers.tiny_training import write_training_set
 from helpers.toy_files import faces
 from helpers.toy_packs import make_pack
+from pytest import CaptureFixture, MonkeyPatch
 from safetensors import safe_open
 
 from facerec.backbones import create_backbone, list_backbones, registered_by, registry
@@ -29,7 +30,7 @@ SMALL = ["--batch-size", "12", "--epochs", "1", "--precision", "fp32", "--worker
 
 
 @pytest.fixture
-def fresh(monkeypatch: pytest.MonkeyPatch) -> Any:
+def fresh(monkeypatch: MonkeyPatch) -> Any:
     """Forget what the test registers, also in its middle, as another process does."""
     own = dict(registry._builders)
     monkeypatch.setattr(registry, "_builders", dict(own))
@@ -42,7 +43,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
-def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: Any) -> Path:
+def workplace(tmp_path: Path, monkeypatch: MonkeyPatch, fresh: Any) -> Path:
     """The files of the page, with data beside them."""
     (tmp_path / "plainnet.py").write_text(BLOCKS["facerec/backbones/plainnet.py"])
     (tmp_path / "plain.py").write_text(BLOCKS["plain.py"])
@@ -51,9 +52,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: Any) -> Pa
     return tmp_path
 
 
-def test_a_model_file_names_the_file(
-    workplace: Path, fresh: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_file_names_the_file(workplace: Path, fresh: Any, monkeypatch: MonkeyPatch) -> None:
     recipe = load_recipe(workplace / "plain.py", Recipe)
     assert load_recipe(workplace / "plain.py", Recipe) == recipe  # the file runs again
     assert registered_by("plainnet") == "plainnet.py" and registered_by("mbf") is None
@@ -73,7 +72,7 @@ def test_a_model_file_names_the_file(
 
 @pytest.mark.integration
 def test_it_trains_and_is_verified(
-    workplace: Path, fresh: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    workplace: Path, fresh: Any, monkeypatch: MonkeyPatch, capsys: CaptureFixture
 ) -> None:
     train(["plain.py", "--device", "cpu", *SMALL])
     pack = make_pack(workplace / "toy.bin", per_fold=1)
@@ -88,7 +87,7 @@ def test_it_trains_and_is_verified(
 
 
 @pytest.mark.integration
-def test_its_model_exports(workplace: Path, monkeypatch: pytest.MonkeyPatch, fresh: Any) -> None:
+def test_its_model_exports(workplace: Path, monkeypatch: MonkeyPatch, fresh: Any) -> None:
     pytest.importorskip("onnxruntime")
     train(["plain.py", "--device", "cpu", *SMALL])
     fresh()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import helpers.tiny_training  # noqa: F401  (its backbone)
 import numpy as np
 import pytest
 from helpers.toy_files import read_files
@@ -37,7 +38,7 @@ def unpack(pack: Path, folder: Path) -> None:
 
 
 def save_run(folder: Path, seed: int = 0) -> Path:
-    config = Backbone(name="iresnet18", width=0.125, embedding_size=32)
+    config = Backbone("tiny_linear", embedding_size=32)
     backbone = create_backbone(config, seed=seed)
     save_model(folder / "model.safetensors", backbone, config, Preprocessing(), {})
     return folder
@@ -52,14 +53,6 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for age, name in enumerate(("older", "newest")):
         save_run(folder / "runs" / name, seed=age)
         os.utime(folder / "runs" / name / "model.safetensors", (1e9 + age, 1e9 + age))
-    return folder
-
-
-@pytest.fixture
-def workplace(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "work"
-    shutil.copytree(template, folder, copy_function=shutil.copy2)
-    monkeypatch.chdir(folder)
     return folder
 
 

@@ -1,13 +1,8 @@
-"""Comparisons on features of a frozen network: what is read, and a run that is killed."""
+"""Comparisons on features of a frozen network: what is read, and by how many processes."""
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +10,7 @@ import numpy as np
 import pytest
 
 from facerec.base.errors import DatasetError
+from facerec.commands.compare import main
 from facerec.comparison import FeatureData
 from facerec.comparison.features import open_features
 from facerec.embedding.extraction import Embeddings
@@ -106,39 +102,24 @@ def test_what_is_refused(tmp_path: Path, name: str, changes: Any, words: str) ->
 # ---------------------------------------------------------------- whole comparisons
 
 
-COMMAND = "import sys; from facerec.commands.compare import main; main(sys.argv[1:])"
+RECIPE = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from helpers.tiny_comparison import comparison
+recipe = comparison(Path("nowhere"), trials=1, repetitions=1)
+"""
 
 
 @pytest.mark.integration
-def test_the_command_killed_and_resumed(tmp_path: Path) -> None:
-    """Killed in the middle of two processes, resumed by one; and whole, on a recipe for images."""
+def test_two_processes_compare_on_features_as_one_does(tmp_path: Path) -> None:
+    """By a recipe for images, whose trunk is left out."""
     pytest.importorskip("optuna")
-    features = write(tmp_path / "cars.npz")
-    recipe = tmp_path / "recipe.py"
-    lines = "from pathlib import Path", "from helpers.tiny_comparison import comparison"
-    recipe.write_text("\n".join([*lines, "recipe = comparison(Path('nowhere'))\n"]))
-    tests = Path(__file__).parent.parent
-    environment = {**os.environ, "PYTHONPATH": f"{tests.parent}{os.pathsep}{tests}"}
-
-    def command(out: str, *more: str) -> subprocess.Popen[str]:
-        arguments = [str(recipe), "--features", str(features), "--out", str(tmp_path / out), *more]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        return subprocess.Popen(
-            [sys.executable, "-c", COMMAND, *arguments], env=environment, **pipes
-        )
-
-    first = command("killed", "--processes", "2")
-    begun = time.monotonic()
-    while first.poll() is None and time.monotonic() - begun < 240:
-        if list((tmp_path / "killed").glob("finals/*/*.npz")):
-            os.kill(first.pid, signal.SIGKILL)
-            break
-        time.sleep(0.02)
-    first.communicate(timeout=60)  # its output ends when the other process has ended too
+    recipe, features = tmp_path / "recipe.py", write(tmp_path / "cars.npz")
+    recipe.write_text(RECIPE.format(tests=str(Path(__file__).parents[1])))
     tables = []
-    for out, count in (("killed", "1"), ("whole", "2")):
-        process = command(out, "--processes", count)
-        text, _ = process.communicate(timeout=300)
-        assert process.returncode == 0, text
-        tables.append((tmp_path / out / "table.csv").read_text())
+    for count in ("1", "2"):
+        given = ["--features", str(features), "--processes", count]
+        main([str(recipe), "--out", str(tmp_path / count), *given])
+        tables.append((tmp_path / count / "table.csv").read_text())
     assert tables[0] == tables[1] and "untrained" in tables[0]

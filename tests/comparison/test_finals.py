@@ -6,11 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from helpers.tiny_comparison import BASE, protocol, write_images
+from helpers.tiny_comparison import BASE, protocol
 from torch import nn
 
-from facerec.comparison import ImageData
 from facerec.comparison.finals import (
     MODELS,
     RECALLS,
@@ -20,19 +18,12 @@ from facerec.comparison.finals import (
     write_final,
 )
 from facerec.comparison.fit import ArmTrainer
-from facerec.comparison.image_sets import open_image_set
 from facerec.comparison.protocol import METRICS
 from facerec.comparison.retrieval import clustering, retrieve
 from facerec.comparison.splits import split_classes
 from facerec.comparison.trunks import create_trunk
 
 SPLIT = split_classes(16)
-
-
-@pytest.fixture(scope="module")
-def trainer(tmp_path_factory: pytest.TempPathFactory) -> ArmTrainer:
-    folder = write_images(tmp_path_factory.mktemp("images"))
-    return ArmTrainer(open_image_set(ImageData(folder)), torch.device("cpu"))
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.tiny_comparison import BASE, WITH_SEC, protocol, write_images
+from helpers.tiny_comparison import BASE, WITH_SEC, protocol
 
-from facerec.comparison import ImageData
 from facerec.comparison.fit import ArmTrainer, Fit
-from facerec.comparison.image_sets import open_image_set
 from facerec.comparison.losses import MetricLoss
 from facerec.comparison.protocol import Arm, ClassBatch, Protocol
 from facerec.comparison.retrieval import retrieve
@@ -22,12 +20,6 @@ from facerec.heads import SEC, RingLoss
 from facerec.training import SGD, Adam, RMSprop
 
 FOLD = split_classes(16).folds[0]
-
-
-@pytest.fixture(scope="module")
-def trainer(tmp_path_factory: pytest.TempPathFactory) -> ArmTrainer:
-    folder = write_images(tmp_path_factory.mktemp("images"))
-    return ArmTrainer(open_image_set(ImageData(folder)), torch.device("cpu"))
 
 
 def fitted(trainer: ArmTrainer, arm: Arm = BASE, seed: int = 1, **changes: Any) -> Fit:

@@ -14,7 +14,7 @@ from scipy.io import savemat
 
 from facerec.base.errors import DatasetError
 from facerec.comparison.image_sets import ImageData, ImageSet, open_image_set
-from facerec.records import RecordImages, decode_image, write_image_records, write_pack
+from facerec.records import write_image_records, write_pack
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -193,10 +193,3 @@ def test_training_sets_are_not_taken_for_benches(tmp_path: Path, name: str) -> N
     write_image_records(tmp_path / name / "train", rows)
     write_pack(tmp_path / name / "lfw.bin", [jpeg(1), jpeg(2)], [True])  # lies beside many
     assert opened(tmp_path / name).num_classes == 2
-
-
-def test_real_records(shared_data: Path) -> None:
-    images = opened(shared_data / "cfp_train")
-    dataset = RecordImages(shared_data / "cfp_train")
-    assert (len(images), images.num_classes) == (4130, 295)
-    np.testing.assert_array_equal(images.read(4000), decode_image(dataset.encoded(4000), ""))

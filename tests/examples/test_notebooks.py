@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pytest import MonkeyPatch
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -26,9 +27,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
         ),
     ],
 )
-def test_a_notebook_runs(
-    name: str, holds: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_notebook_runs(name: str, holds: str, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     nbclient = pytest.importorskip("nbclient")
     import nbformat
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pytest import CaptureFixture, MonkeyPatch
 
 from facerec.backbones import Preprocessing
 from facerec.base.errors import ExportError
@@ -31,17 +32,14 @@ def photos(faces: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(faces[:3, ..., ::-1])
 
 
-def only(monkeypatch: pytest.MonkeyPatch, name: str, **changes: object) -> None:
+def only(monkeypatch: MonkeyPatch, name: str, **changes: object) -> None:
     """Leave one consumer alone in the check."""
     (kept,) = (consumer for consumer in consumers._CONSUMERS if consumer.name == name)
     monkeypatch.setattr(consumers, "_CONSUMERS", (replace(kept, **changes),))
 
 
 def test_every_consumer_embeds_as_the_backbone_does(
-    exported: Path,
-    tiny_model: TorchModel,
-    photos: np.ndarray,
-    capfd: pytest.CaptureFixture[str],
+    exported: Path, tiny_model: TorchModel, photos: np.ndarray, capfd: CaptureFixture
 ) -> None:
     rows = check_consumers(exported, tiny_model, photos)
     assert tuple(row.consumer for row in rows) == NAMES and rows[0].outcome == "same"
@@ -79,7 +77,7 @@ def test_an_opencv_that_fails_is_told(
     exported: Path,
     tiny_model: TorchModel,
     photos: np.ndarray,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: MonkeyPatch,
     code: str,
     outcome: str,
     words: str,
@@ -92,11 +90,7 @@ def test_an_opencv_that_fails_is_told(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_swapped_channels_fail_everywhere(
-    exported: Path,
-    tiny_model: TorchModel,
-    photos: np.ndarray,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
+    exported: Path, tiny_model: TorchModel, photos: np.ndarray, monkeypatch: MonkeyPatch, name: str
 ) -> None:
     only(monkeypatch, name, required=True)
     trained_on_bgr = TorchModel(tiny_model.backbone, Preprocessing("bgr"))

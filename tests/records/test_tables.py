@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pytest import TempPathFactory
 
 from facerec.base.errors import DatasetError, PackError
 from facerec.records.tables import MAX_LINE, TextTable
@@ -73,9 +74,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.binary(max_size=80))
-def test_any_bytes_are_read_or_refused(
-    tmp_path_factory: pytest.TempPathFactory, content: bytes
-) -> None:
+def test_any_bytes_are_read_or_refused(tmp_path_factory: TempPathFactory, content: bytes) -> None:
     path = write(tmp_path_factory.mktemp("any") / "t.csv", content)
     try:
         table = TextTable(path)

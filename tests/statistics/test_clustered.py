@@ -261,26 +261,3 @@ def test_a_difference_of_models_is_narrower_than_both_where_they_share_errors() 
     interval = paired_difference([value], figure.changes, noise=figure.noise)
     alone = one.interval(influences[0])
     assert interval and interval.high - interval.low < 0.5 * (alone.high - alone.low)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("target", "skewed"), [("1e-1", False), ("1e-2", False), ("1e-2", True)])
-def test_intervals_cover_where_naive_ones_do_not(target: str, skewed: bool) -> None:
-    """Look-alikes: a subject's comparisons succeed or fail together."""
-    held, naive, size, images = 0, 0, 60, 4
-    person = np.repeat(np.arange(size), images)
-    first, second = np.triu_indices(person.size, 1)
-    two = person[first] != person[second]
-    sides = person[first[two]], person[second[two]]
-    for seed in range(200):
-        generator = np.random.default_rng(seed)
-        lean = np.exp(0.6 * generator.normal(size=size) - 0.18)
-        if skewed:
-            lean = generator.exponential(size=size)
-        chance = float(target) * lean[sides[0]] * lean[sides[1]]
-        events = generator.random(sides[0].size) < np.minimum(chance, 1)
-        interval = ClusteredShare.from_pairs(events, *sides).interval()
-        plain = wilson(events.sum(), events.size)
-        held += interval.low <= float(target) <= interval.high
-        naive += plain.low <= float(target) <= plain.high
-    assert 180 <= held <= 199 and naive < 150

@@ -18,6 +18,7 @@ import pytest
 import torch.distributed as dist
 from helpers.lives import Command, Ranks, command, elastic, noisy_recipe
 from helpers.tiny_training import write_training_set
+from pytest import TempPathFactory
 
 from facerec.backbones import create_backbone
 from facerec.embedding.torch_model import save_model
@@ -53,7 +54,7 @@ Whole = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory: TempPathFactory) -> Path:
     data = write_training_set(tmp_path_factory.mktemp("records"))
     recipe = noisy_recipe(data)
     network = create_backbone(recipe.backbone, seed=7)
@@ -62,7 +63,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+def whole(data: Path, tmp_path_factory: TempPathFactory) -> Whole:
     """Return an uninterrupted run of a recipe on so many ranks."""
 
     @functools.cache
@@ -125,11 +126,7 @@ def metrics_file(run: Path | None) -> tuple[int, int] | None:
 
 
 def wait_for_the_moment(
-    life: Ranks | Command,
-    work: Path,
-    steps: int,
-    writing: bool = False,
-    seconds: float = math.inf,
+    life: Ranks | Command, work: Path, steps: int, writing: bool = False, seconds: float = math.inf
 ) -> None:
     """Wait until this life has done so many steps, and then until it writes a checkpoint.
 

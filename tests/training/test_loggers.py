@@ -14,6 +14,7 @@ import pytest
 import torch
 from helpers.tiny_training import tiny_recipe, write_training_set
 from helpers.toy_packs import make_pack
+from pytest import MonkeyPatch
 from rich.console import Console
 from safetensors.torch import load_file
 
@@ -37,7 +38,7 @@ class Mute: start = log = print
 
 
 @pytest.fixture(autouse=True)
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     (tmp_path / "own_loggers.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -102,7 +103,7 @@ def test_a_logger_that_fails_is_told_once_and_the_run_goes_on(tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow", "trackio"])
 def test_a_service_goes_on_with_the_run_of_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    tmp_path: Path, monkeypatch: MonkeyPatch, name: str
 ) -> None:
     library = MagicMock()
     run = SimpleNamespace(id="r7", name="r7", info=SimpleNamespace(run_id="r7"))
@@ -149,9 +150,7 @@ def test_tensorboard_shows_each_step_once(tmp_path: Path) -> None:
         ("json:loads", "argument"),
     ],
 )
-def test_what_is_no_logger_is_refused(
-    name: str, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_no_logger_is_refused(name: str, words: str, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mlflow", None)  # type: ignore[arg-type]
     with pytest.raises(FacerecError, match=words):
         create_logger(name)

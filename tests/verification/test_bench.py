@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.toy_packs import make_pack
+from pytest import MonkeyPatch
 
 from facerec.base.errors import PackError
 from facerec.records.packs import read_pack
@@ -13,7 +14,7 @@ from facerec.verification.bench import infer_subjects
 
 
 @pytest.fixture(autouse=True)
-def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def nowhere(tmp_path: Path, monkeypatch: MonkeyPatch) -> Path:
     """A working folder without packs, and no FACEREC_DATA from outside."""
     folder = tmp_path / "work"
     folder.mkdir()
@@ -29,9 +30,7 @@ def touch(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["lfw.bin", "lfw.npz", "lfw/lfw.bin", "lfw/lfw.npz"])
-def test_every_place_in_every_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_every_place_in_every_folder(tmp_path: Path, monkeypatch: MonkeyPatch, name: str) -> None:
     here = touch(Path("data") / name)
     assert find_pack("lfw") == here
     environment = touch(tmp_path / "environment" / name)
@@ -49,7 +48,7 @@ def test_a_path_is_a_path(tmp_path: Path) -> None:
     assert find_pack(touch(Path("lfw.bin"))) == Path("lfw.bin")
 
 
-def test_missing_packs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packs(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setenv("FACEREC_DATA", "/srv/faces")
     with pytest.raises(PackError, match="no pack for bench 'lfw'") as error:
         find_pack("lfw", tmp_path / "given")

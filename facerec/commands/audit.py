@@ -12,7 +12,6 @@ import tyro
 
 from facerec.base.defaults import AUDIT_FPIR_TARGETS, FMR_TARGETS, PERMUTATIONS, REPLICATES
 from facerec.base.errors import DatasetError
-from facerec.base.files import sha256
 from facerec.base.limits import MOST, Cosine, Flags, Limits, Seed
 from facerec.commands.cli import Console, command_line, exact_rates, named_columns, run_command
 from facerec.commands.sources import open_image_benches
@@ -209,14 +208,10 @@ def fix_on_scores(
 
 def files_read(**files: Path | None) -> list[dict[str, Any]]:
     """Return role, name and hash of each file."""
-    from facerec.embedding.file import embeddings_sha256, is_embeddings
+    from facerec.embedding.file import embeddings_sha256
 
     return [
-        {
-            "role": role,
-            "name": path.name,
-            "sha256": embeddings_sha256(path) if is_embeddings(path) else sha256(path),
-        }
+        {"role": role, "name": path.name, "sha256": embeddings_sha256(path)}
         for role, path in files.items()
         if path is not None
     ]

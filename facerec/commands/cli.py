@@ -110,7 +110,8 @@ def run_command(
         return functools.partial(function, *args, **flags)
 
     describe(parsed, helps)
-    markers = [tyro.conf.PositionalMetavarFromFieldName, *[tyro.conf.DisallowNone] * helps]
+    markers = [tyro.conf.PositionalMetavarFromFieldName, tyro.conf.AvoidSubcommands]
+    markers += [tyro.conf.DisallowNone] * helps
     with exit_on_error(debug), _exit_on_signals():
         try:
             # Of the processes of a machine one explains wrong flags and gives help.
@@ -299,11 +300,9 @@ def _first_to_say(sentence: str) -> bool:
     if file is None:
         return True
     # One folder for every process, in one for each life of them all.
-    folder = Path(file).parents[1]
+    said = f"said-{zlib.crc32(sentence.encode(errors='replace')):08x}"
     try:
-        (folder / f"said-{zlib.crc32(sentence.encode(errors='replace')):08x}").touch(exist_ok=False)
-    except FileExistsError:
-        return False
-    except OSError:
-        return True
+        (Path(file).parents[1] / said).touch(exist_ok=False)
+    except OSError as problem:
+        return not isinstance(problem, FileExistsError)
     return True

@@ -24,6 +24,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Groups(Flags):
+    """Whose groups are compared, and what tables call their columns."""
+
+    group: tuple[str, ...] = ()
+    """Columns of groups, as gender,race; of norms the test declared in advance is between those of
+    the first."""
+    columns: tuple[str, ...] = ()
+    """Columns that the attributes, or a table of scores, call otherwise, as image_id=file,
+    subject_id=person or score=similarity; group=Sex is --group Sex."""
+    subject: str = "subject_id"
+    """Column of the subject; for attributes of images image_id counts every image as a subject of
+    its own."""
+
+
+@dataclass(frozen=True)
 class Precision(Flags):
     """How exactly."""
 
@@ -64,21 +79,19 @@ class OneToMany(Flags):
     compared; by default the one with most subjects."""
 
 
-PRECISION, SEARCHES = Precision(), OneToMany()
+GROUPS, PRECISION, SEARCHES = Groups(), Precision(), OneToMany()
 
 
 def audit(
     embeddings: Path,
     attributes: Path,
     out: Path,
-    group: tuple[str, ...] = (),
-    columns: tuple[str, ...] = (),
-    subject: str = "subject_id",
     pairs: str | None = None,
     data: Path | None = None,
     threshold: Cosine | None = None,
     threshold_from: Path | None = None,
     baseline: Path | None = None,
+    compared: tyro.conf.OmitArgPrefixes[Groups] = GROUPS,
     precision: tyro.conf.OmitArgPrefixes[Precision] = PRECISION,
     searches: tyro.conf.OmitArgPrefixes[OneToMany] = SEARCHES,
 ) -> None:
@@ -95,11 +108,6 @@ def audit(
         attributes: a .csv file with the columns image_id, subject_id, groups, and label_source,
             which says how these were recorded, as self-reported.
         out: folder for audit.html, audit.csv, audit.json, pictures and a model card's section.
-        group: columns of groups, as gender,race; the test declared in advance is on norms between
-            those of the first.
-        columns: columns that the attributes call otherwise, as image_id=file subject_id=person;
-            group=Sex is --group Sex.
-        subject: column of the subject; image_id counts every image as a subject of its own.
         pairs: score the pairs of a bench (lfw, cfp_fp, …), a pack (.bin, .npz) or a pair list, in
             place of every image with every other.
         data: folder to look for the bench in, before FACEREC_DATA and data/.
@@ -110,6 +118,7 @@ def audit(
             --one-to-many it takes embeddings of more subjects than an audited gallery holds.
         baseline: embeddings of the same images by another model, such as one trained without SEC:
             say what changed, paired on the same images.
+        compared: whose groups are compared, and what tables call their columns.
         precision: error rates, tests and intervals.
         searches: identification (1:N).
     """
@@ -123,7 +132,7 @@ def audit(
 
     console = Console(highlight=False)
     check_audit_folder(out)
-    (groups, called), plan = named_columns(columns, group), None
+    (groups, called), plan = named_columns(compared.columns, compared.group), None
     settings = precision.settings(threshold)
     if searches != SEARCHES:
         plan = SearchPlan(exact_rates(searches.fpir), searches.reference, precision.seed)
@@ -135,7 +144,7 @@ def audit(
             )
     inferred = precision.allow_inferred_labels
     labels = read_attributes(
-        attributes, groups, subject=subject, allow_inferred=inferred, called=called
+        attributes, groups, subject=compared.subject, allow_inferred=inferred, called=called
     )
     bench = None if pairs is None else _open_pairs(pairs, data)
     audited = read_embeddings(embeddings)

@@ -55,6 +55,11 @@ class Backbone(Checked):
             object.__setattr__(self, "name", ALIASES.get(self.name, self.name))
 
 
+def insightface_bn(name: str) -> Literal["frozen_gamma", "affine"]:
+    """Return which batch norm InsightFace's network of a name ends with."""
+    return "frozen_gamma" if name.startswith("iresnet") else "affine"
+
+
 Builder = TypeVar("Builder", bound=Callable[[Backbone], nn.Module])
 _builders: dict[str, Callable[[Backbone], nn.Module]] = {}
 

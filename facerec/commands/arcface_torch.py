@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from facerec.backbones import Backbone, is_backbone
+from facerec.backbones.registry import insightface_bn
 from facerec.base.errors import RecipeError
 from facerec.base.files import NOTE, read_file
 from facerec.base.limits import shown
@@ -197,8 +198,7 @@ def _backbone(name: str) -> dict[str, Any]:
     own = Backbone(vit[1] if vit else name).name
     if not is_backbone(own):
         raise RecipeError("facerec has no such network")
-    bn = "frozen_gamma" if own.startswith("iresnet") else "affine"
-    fields: dict[str, Any] = {"backbone.name": own, "backbone.embedding_bn": bn}
+    fields: dict[str, Any] = {"backbone.name": own, "backbone.embedding_bn": insightface_bn(own)}
     if vit:  # a mask of 0.05 is not handed on there, so that the default of 0.1 holds
         drop, hidden = 0.05 if vit[2] else 0.1, 0.0 if vit[2] and not vit[3] else 0.1
         fields |= {"backbone.drop_path": drop, "backbone.mask_ratio": hidden}

@@ -12,7 +12,6 @@ import tyro
 
 from facerec.base.defaults import AUDIT_FPIR_TARGETS, FMR_TARGETS, PERMUTATIONS, REPLICATES
 from facerec.base.errors import DatasetError
-from facerec.base.files import sha256
 from facerec.base.limits import MOST, Cosine, Flags, Limits, Seed
 from facerec.commands.cli import Console, command_line, exact_rates, named_columns, run_command
 from facerec.commands.sources import open_image_benches
@@ -25,6 +24,21 @@ if TYPE_CHECKING:
 
 
 NOT_KNOWN = ", of which it is not known whether it is the same model"
+
+
+@dataclass(frozen=True)
+class Groups(Flags):
+    """Whose groups are compared, and what tables call their columns."""
+
+    group: tuple[str, ...] = ()
+    """Columns of groups, as gender,race; of norms the test declared in advance is between those of
+    the first."""
+    columns: tuple[str, ...] = ()
+    """Columns that the attributes, or a table of scores, call otherwise, as image_id=file,
+    subject_id=person or score=similarity; group=Sex is --group Sex."""
+    subject: str = "subject_id"
+    """Column of the subject; for attributes of images image_id counts every image as a subject of
+    its own."""
 
 
 @dataclass(frozen=True)
@@ -68,21 +82,19 @@ class OneToMany(Flags):
     compared; by default the one with most subjects."""
 
 
-PRECISION, SEARCHES = Precision(), OneToMany()
+GROUPS, PRECISION, SEARCHES = Groups(), Precision(), OneToMany()
 
 
 def audit(
     embeddings: Path,
     attributes: Path,
     out: Path,
-    group: tuple[str, ...] = (),
-    columns: tuple[str, ...] = (),
-    subject: str = "subject_id",
     pairs: str | None = None,
     data: Path | None = None,
     threshold: Cosine | None = None,
     threshold_from: Path | None = None,
     baseline: Path | None = None,
+    compared: tyro.conf.OmitArgPrefixes[Groups] = GROUPS,
     precision: tyro.conf.OmitArgPrefixes[Precision] = PRECISION,
     searches: tyro.conf.OmitArgPrefixes[OneToMany] = SEARCHES,
 ) -> None:
@@ -99,11 +111,6 @@ def audit(
         attributes: a .csv file with the columns image_id, subject_id, groups, and label_source,
             which says how these were recorded, as self-reported.
         out: folder for audit.html, audit.csv, audit.json, pictures and a model card's section.
-        group: columns of groups, as gender,race; the test declared in advance is on norms between
-            those of the first.
-        columns: columns that the attributes call otherwise, as image_id=file subject_id=person;
-            group=Sex is --group Sex.
-        subject: column of the subject; image_id counts every image as a subject of its own.
         pairs: score the pairs of a bench (lfw, cfp_fp, …), a pack (.bin, .npz) or a pair list, in
             place of every image with every other.
         data: folder to look for the bench in, before FACEREC_DATA and data/.
@@ -114,6 +121,7 @@ def audit(
             --one-to-many it takes embeddings of more subjects than an audited gallery holds.
         baseline: embeddings of the same images by another model, such as one trained without SEC:
             say what changed, paired on the same images.
+        compared: whose groups are compared, and what tables call their columns.
         precision: error rates, tests and intervals.
         searches: identification (1:N).
     """
@@ -127,7 +135,7 @@ def audit(
 
     console = Console(highlight=False)
     check_audit_folder(out)
-    (groups, called), plan = named_columns(columns, group), None
+    (groups, called), plan = named_columns(compared.columns, compared.group), None
     settings = precision.settings(threshold)
     if searches != SEARCHES:
         plan = SearchPlan(exact_rates(searches.fpir), searches.reference, precision.seed)
@@ -139,7 +147,7 @@ def audit(
             )
     inferred = precision.allow_inferred_labels
     labels = read_attributes(
-        attributes, groups, subject=subject, allow_inferred=inferred, called=called
+        attributes, groups, subject=compared.subject, allow_inferred=inferred, called=called
     )
     bench = None if pairs is None else _open_pairs(pairs, data)
     audited = read_embeddings(embeddings)
@@ -213,14 +221,10 @@ def fix_on_scores(
 
 def files_read(**files: Path | None) -> list[dict[str, Any]]:
     """Return role, name and hash of each file."""
-    from facerec.embedding.file import embeddings_sha256, is_embeddings
+    from facerec.embedding.file import embeddings_sha256
 
     return [
-        {
-            "role": role,
-            "name": path.name,
-            "sha256": embeddings_sha256(path) if is_embeddings(path) else sha256(path),
-        }
+        {"role": role, "name": path.name, "sha256": embeddings_sha256(path)}
         for role, path in files.items()
         if path is not None
     ]

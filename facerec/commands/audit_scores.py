@@ -9,7 +9,15 @@ import tyro
 
 from facerec.base.errors import DatasetError
 from facerec.base.limits import Number
-from facerec.commands.audit import PRECISION, Precision, files_read, fix_on_scores, tell_audit
+from facerec.commands.audit import (
+    GROUPS,
+    PRECISION,
+    Groups,
+    Precision,
+    files_read,
+    fix_on_scores,
+    tell_audit,
+)
 from facerec.commands.cli import Console, named_columns, run_command
 from facerec.commands.embedder import print_notes
 
@@ -17,13 +25,11 @@ from facerec.commands.embedder import print_notes
 def audit_scores(
     scores: Path,
     out: Path,
-    group: tuple[str, ...] = (),
-    columns: tuple[str, ...] = (),
     attributes: Path | None = None,
-    subject: str = "subject_id",
     distances: bool = False,
     threshold: Number | None = None,
     threshold_from: Path | None = None,
+    compared: tyro.conf.OmitArgPrefixes[Groups] = GROUPS,
     precision: tyro.conf.OmitArgPrefixes[Precision] = PRECISION,
 ) -> None:
     """Audit error rates by recorded groups from scores alone, of any system.
@@ -37,17 +43,14 @@ def audit_scores(
             two sides of a pair differ (bob's bio_ref_GROUP and probe_GROUP); subjects likewise, by
             the name of --subject.
         out: folder for audit.html, audit.csv, audit.json, pictures and a model card's section.
-        group: columns of groups, as gender,race.
-        columns: columns that the scores call otherwise, as label=Match score=similarity; group=Sex
-            is --group Sex.
         attributes: a .csv file of subjects and their groups, if these are not columns of the
             scores.
-        subject: column of the subject.
         distances: the scores are distances: smaller means more alike.
         threshold: a score (or distance), such as that of the system in use: sentences, tables and
             pictures are of rates there; by default at the one of --fmr nearest to 1e-3 that tells
             both rates.
         threshold_from: set the thresholds on these other labelled scores (.csv).
+        compared: whose groups are compared, and what tables call their columns.
         precision: error rates, tests and intervals.
     """
     from facerec.fairness.attributes import read_attributes
@@ -58,7 +61,8 @@ def audit_scores(
     console = Console(highlight=False)
     check_audit_folder(out)
     at = -threshold if threshold is not None and distances else threshold
-    settings, (groups, called) = precision.settings(at), named_columns(columns, group)
+    settings, subject = precision.settings(at), compared.subject
+    groups, called = named_columns(compared.columns, compared.group)
     if not groups:
         raise DatasetError(f"{scores}: nothing says which groups to compare; give --group")
     for path in (scores, threshold_from):

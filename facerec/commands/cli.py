@@ -33,6 +33,9 @@ from facerec.statistics.operating_points import parse_rate
 _FILES = ("csv", "export", "failures", "json", "page", "plot", "roc")
 """Flags that name files to write, in every command that has them."""
 
+_DEBUG = "--debug"
+"""Anywhere on the command line of the process it shows the traceback of an error too."""
+
 _UNWINDING = 2.0
 """Seconds from a signal that is to end a command until it ends however far it has come."""
 
@@ -79,8 +82,8 @@ def run_command(
     """Parse ``argv`` against the signature of ``function`` and call it.
 
     A ``FacerecError``, or a flag's value that its dataclass refuses, is printed as its sentence and
-    ends the process with status 2; ``--debug`` anywhere on the command line shows the traceback
-    too. Ctrl-C ends with status 130, SIGTERM with 143, after what was begun is cleared away.
+    ends the process with status 2; ``--debug`` shows the traceback too. Ctrl-C ends with status
+    130, SIGTERM with 143, after what was begun is cleared away.
 
     Args:
         function: its parameters are the flags, its docstring is the help text.
@@ -91,10 +94,7 @@ def run_command(
     replace_what_cannot_be_encoded()
     # Pillow's quote the files of strangers; what matters of a file is said by facerec.
     warnings.filterwarnings("ignore", module=r"PIL\.")
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    debug = "--debug" in arguments
-    if debug:
-        arguments.remove("--debug")
+    arguments = words_of(argv)
     # How the user called us: ``facerec verify``, or a file under ``tools/``.
     script, name = Path(sys.argv[0]).name, function.__name__.replace("_", "-")
     by_file = script.endswith(".py") and script != "__main__.py"
@@ -110,8 +110,9 @@ def run_command(
         return functools.partial(function, *args, **flags)
 
     describe(parsed, helps)
-    markers = [tyro.conf.PositionalMetavarFromFieldName, *[tyro.conf.DisallowNone] * helps]
-    with exit_on_error(debug), _exit_on_signals():
+    markers = [tyro.conf.PositionalMetavarFromFieldName, tyro.conf.AvoidSubcommands]
+    markers += [tyro.conf.DisallowNone] * helps
+    with exit_on_error(), _exit_on_signals():
         try:
             # Of the processes of a machine one explains wrong flags and gives help.
             speaks = os.environ.get("LOCAL_RANK", "0") == "0"
@@ -133,6 +134,11 @@ def run_command(
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise SystemExit(1) from None
         run()
+
+
+def words_of(argv: Sequence[str] | None) -> list[str]:
+    """Return a command's words without ``--debug``; ``None`` takes those of the process."""
+    return [word for word in (sys.argv[1:] if argv is None else argv) if word != _DEBUG]
 
 
 def followed(name: str, value: Any) -> Any:
@@ -264,7 +270,7 @@ def _exit_on_signals() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def exit_on_error(debug: bool = False) -> Iterator[None]:
+def exit_on_error() -> Iterator[None]:
     """Turn a ``FacerecError`` or a lack of rights in the block into one sentence and exit status 2.
 
     Of the processes that torchrun starts on a machine one prints it.
@@ -283,7 +289,7 @@ def exit_on_error(debug: bool = False) -> Iterator[None]:
         sentence = f"{found.filename}: {found.strerror}; check it, its rights and its folder's"
         error = FacerecError(sentence)
         error.__cause__ = found
-    if debug:
+    if _DEBUG in sys.argv:
         traceback.print_exception(error)
     if _first_to_say(str(error)):
         console = Console(stderr=True, soft_wrap=True, highlight=False)
@@ -297,11 +303,9 @@ def _first_to_say(sentence: str) -> bool:
     if file is None:
         return True
     # One folder for every process, in one for each life of them all.
-    folder = Path(file).parents[1]
+    said = f"said-{zlib.crc32(sentence.encode(errors='replace')):08x}"
     try:
-        (folder / f"said-{zlib.crc32(sentence.encode(errors='replace')):08x}").touch(exist_ok=False)
-    except FileExistsError:
-        return False
-    except OSError:
-        return True
+        (Path(file).parents[1] / said).touch(exist_ok=False)
+    except OSError as problem:
+        return not isinstance(problem, FileExistsError)
     return True

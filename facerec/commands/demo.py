@@ -17,7 +17,7 @@ from facerec.base.files import check_no_links
 from facerec.base.limits import Count
 from facerec.base.progress import section
 from facerec.base.recipe import load_recipe
-from facerec.commands.audit import Precision, audit
+from facerec.commands.audit import Groups, Precision, audit
 from facerec.commands.cli import Console, run_command
 from facerec.commands.embed import embed
 from facerec.commands.embedder import Embedder
@@ -111,7 +111,7 @@ def demo(
         audit(
             embeddings=run / "lfw.npz",
             attributes=data / "attributes.csv",
-            group=GROUPINGS,
+            compared=Groups(GROUPINGS),
             out=out / "audit" / run.name,
             baseline=None if run == plain else plain / "lfw.npz",
             precision=Precision(fmr=("1e-2", "1e-3")),

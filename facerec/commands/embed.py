@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import tyro
 
 from facerec.base.errors import DatasetError, FacerecError
@@ -101,10 +102,8 @@ def embed(
             return sum(len(writer.rows(chunk)) for chunk in chunks)
 
         missing: list[int] = ranks.on_main(begin)
-        first, last = (
-            len(missing) * rank // ranks.world_size for rank in (ranks.rank, ranks.rank + 1)
-        )
-        own = missing[first:last]  # the main rank joins everybody's
+        # The main rank joins everybody's.
+        own: list[int] = np.array_split(missing, ranks.world_size)[ranks.rank].astype(int).tolist()
         done, total = 0, size(own)
         if kept := len(source.images) - size(missing):
             console.print(f"going on: {kept:,} images are embedded already")

@@ -106,8 +106,7 @@ def identify(
             progress=progress,
         )
     if json is not None:  # first, as the reader of a pipe may go away
-        about = {"path": str(gallery), "people": len(enrolled), "model": enrolled.space.model}
-        about["expired"] = len(everybody.expired)
+        about = {"path": str(gallery), "people": len(enrolled), "expired": len(everybody.expired)}
         places = probes.faces or [PhotoFace(name) for name in names]
         answers = [
             {**place._asdict(), **asdict(answer)}
@@ -115,7 +114,7 @@ def identify(
         ]
         document = {
             "facerec": facerec.__version__,
-            "gallery": about,
+            "gallery": {**about, "model": enrolled.space.model},
             "score": "cosine",
             "threshold": found.threshold,
             "fpir": None if found.fpir is None else found.fpir.to_json(),

@@ -56,6 +56,7 @@ def import_weights(
         force: replace a file that is there.
     """
     from facerec.backbones import Backbone, create_backbone
+    from facerec.backbones.registry import insightface_bn
     from facerec.embedding.onnx_file import read_onnx
     from facerec.embedding.onnx_preprocessing import guess_by_name, guess_preprocessing
     from facerec.embedding.onnx_weights import load_onnx_weights
@@ -69,10 +70,8 @@ def import_weights(
         raise ModelError(f"{out}: would take the place of the weights it is made of; give --out")
     if out.exists() and not force:
         raise ModelError(f"{out} is there already; choose another --out, or replace it by --force")
-    if embedding_bn is None:
-        own = Backbone(backbone).name
-        embedding_bn = "frozen_gamma" if own.startswith("iresnet") else "affine"
-    config = Backbone(backbone, embedding_size, width, embedding_bn)
+    config = Backbone(backbone, embedding_size, width)
+    config = replace(config, embedding_bn=embedding_bn or insightface_bn(config.name))
     guess = guess_by_name(weights)
     left_out: tuple[str, ...] = ()
     module = create_backbone(config)

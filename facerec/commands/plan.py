@@ -70,12 +70,10 @@ def show_plan(recipe: Recipe, options: Step, console: Console) -> None:
             every = {**values, "together": sum(values.values())}
             rows = [(name, f"{value / unit:,.3f}") for name, value in every.items()]
             console.print(Table(caption, ("what", "how much"), rows).terminal())
-    if options.device_memory is not None:
-        fits = plan.memory <= options.device_memory * GB
+    if (size := options.device_memory) is not None:
+        fits = plan.memory <= size * GB
         verb = "fits in" if fits else "does not fit in"
-        console.print(
-            f"{plan.memory / GB:.2f} GB {verb} {options.device_memory:g} GB", style="bold"
-        )
+        console.print(f"{plan.memory / GB:.2f} GB {verb} {size:g} GB", style="bold")
         if not fits:
             console.print(
                 "less memory takes a smaller --head.sample-rate, --recompute, a larger "
@@ -87,7 +85,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command; the recipe's path comes first."""
     _, given, arguments = recipe_argument("plan", argv)
 
-    @tyro.conf.configure(tyro.conf.AvoidSubcommands)
     def plan(
         options: Annotated[Step, tyro.conf.arg(name="")] = Step(),
         recipe: Annotated[Recipe, tyro.conf.arg(name="")] = given,

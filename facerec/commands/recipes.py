@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from facerec.base.errors import RecipeError
 from facerec.base.recipe import load_recipe
-from facerec.commands.cli import Console, exit_on_error
+from facerec.commands.cli import Console, exit_on_error, words_of
 from facerec.commands.help_texts import HELP
 from facerec.report.progress import progress_bar
 from facerec.training.recipe import Recipe
@@ -34,14 +33,12 @@ def recipe_argument(command: str, argv: Sequence[str] | None) -> tuple[str, Reci
         The file's name without its suffix, or of a run's ``recipe.json`` the run's; the recipe, and
         everything behind it.
     """
-    given = list(sys.argv[1:] if argv is None else argv)
-    arguments = [word for word in given if word != "--debug"]
-    debug = len(arguments) < len(given)
+    arguments = words_of(argv)
     theirs = command == "train" and arguments[:1] == ["--from-arcface-torch"]
     if theirs:
         del arguments[0]
     path = Path(arguments.pop(0)) if arguments and not arguments[0].startswith("-") else None
-    with exit_on_error(debug):
+    with exit_on_error():
         if path is None and HELP.isdisjoint(arguments):
             raise RecipeError(
                 f"facerec {command} needs a recipe as its first argument, a name or a file, "
@@ -63,7 +60,7 @@ def recipe_argument(command: str, argv: Sequence[str] | None) -> tuple[str, Reci
             loaded = replace(loaded, data=replace(loaded.data, also=()))
     if path is not None and path.name == "recipe.json":
         name = path.resolve().parent.name
-    return name, loaded, ["--debug"] * debug + arguments
+    return name, loaded, arguments
 
 
 def open_data(recipe: Recipe, console: Console) -> FaceDataset:

@@ -222,7 +222,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command; the recipe's path comes first."""
     name, given, arguments = recipe_argument("train", argv)
 
-    @tyro.conf.configure(tyro.conf.AvoidSubcommands)
     def train(
         options: Annotated[Options, tyro.conf.arg(name="")] = Options(),
         recipe: Annotated[Recipe, tyro.conf.arg(name="")] = given,

@@ -54,7 +54,7 @@ def verify(
     compat: Compat | None = None,
     embedder: tyro.conf.OmitArgPrefixes[Embedder] = DEFAULT,
     figures: tyro.conf.OmitArgPrefixes[Figures] = FIGURES,
-) -> list[Verified]:
+) -> None:
     """Verify a model on LFW, CFP, AgeDB, RFW, IJB and others, or on pair lists of your own.
 
     Prints accuracy over ten folds, true positive rates (TPR) at fixed false positive rates (FPR),
@@ -104,7 +104,7 @@ def verify(
     if try_preprocessing:
         model = embedder.load(paths[0], calibrated=False)
         _try_preprocessing(model, opened[0], embedder, figures.json, console)
-        return []
+        return
     sources: list[tuple[Embeddings | EmbeddingModel, Mapping[str, Any]]] = []
     known = []
     for path in paths:
@@ -143,7 +143,6 @@ def verify(
         side.searches = [replace(search, model=about) for search in side.searches]
         sides.append(side)
     tell(sides[0], sides[1] if sides[1:] else None, figures, console)
-    return sides
 
 
 def _embed(

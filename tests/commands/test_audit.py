@@ -137,6 +137,9 @@ def test_a_group_with_one_kind_of_pairs_is_compared_by_it(
     for place in (text, card, page):
         assert f"C is left out where {lacks.replace(' ', 's are compared ')}" in place
         assert f"{rate} 75 %" in place and "150/200" in place
+    assert "reaches --threshold" not in text
+    scores_main([*flags, "--replicates", "99", "--threshold", "5"])
+    assert "no score of S.csv reaches --threshold 5" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

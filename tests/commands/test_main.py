@@ -100,14 +100,17 @@ def greet(name: str = "you", times: int = 1) -> None:
     print(f"hello {name} " * int(times))
 
 
-def test_an_error_is_its_sentence_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_is_its_sentence_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit, match=r"^2$"):
         run_command(greet, ["--name", "nobody"])
     # Nothing in it is taken for markup.
     sentence = "error: [bold]people[/bold]/nobody: no such person; name another\n"
     assert capsys.readouterr().err == sentence
     with pytest.raises(SystemExit, match=r"^2$"):
-        run_command(greet, ["--debug", "--name", "nobody"])
+        monkeypatch.setattr(sys, "argv", ["facerec", "--debug", "--name", "nobody"])
+        run_command(greet)
     text = capsys.readouterr().err
     assert "Traceback" in text and "DatasetError" in text and text.endswith(sentence)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import math
 import os
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -153,13 +154,8 @@ def create_backbone(
     if options:
         config = from_dict(Backbone, {**to_dict(config), **options}, "create_backbone")
     build = _builder(config.name)
-    if seed is None:
+    with contextlib.nullcontext() if seed is None else drawn_from(seed):
         backbone = build(config)
-    else:
-        with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-            # Not torch.manual_seed, which would also reseed the accelerators' generators.
-            torch.default_generator.manual_seed(seed)
-            backbone = build(config)
     # A network of one's own may say nothing of these, which those who use its model ask for.
     for attribute, value in (("embedding_size", config.embedding_size), ("embedding_norm", None)):
         if not hasattr(backbone, attribute):
@@ -171,6 +167,15 @@ def create_backbone(
                 f"backbone.{field}: {config.name} does not follow it, found {wanted:g}; set it to 0"
             )
     return backbone
+
+
+@contextlib.contextmanager
+def drawn_from(seed: int) -> Iterator[None]:
+    """Draw what a block draws on the CPU from a seed, and leave torch's generators as they were."""
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        # Not torch.manual_seed, which would also reseed the accelerators' generators.
+        torch.default_generator.manual_seed(seed)
+        yield
 
 
 def _family(name: str) -> Callable[[Backbone], nn.Module] | None:
@@ -208,6 +213,13 @@ def embedding_batch_norm(config: Backbone) -> nn.BatchNorm1d | None:
     # Of the affine pair only γ freezes: β keeps learning, as in InsightFace.
     norm.weight.requires_grad_(config.embedding_bn == "affine")
     return norm
+
+
+def embedding_layers(inputs: int, config: Backbone) -> nn.Sequential:
+    """Return what maps features ``(B, K)`` to raw embeddings ``(B, D)``."""
+    norm = embedding_batch_norm(config)
+    layer = nn.Linear(inputs, config.embedding_size)
+    return nn.Sequential(layer) if norm is None else nn.Sequential(layer, norm)
 
 
 def full_precision(tensor: torch.Tensor) -> torch.autocast:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from facerec.backbones.registry import FAMILIES, Backbone, embedding_batch_norm, full_precision
+from facerec.backbones.registry import FAMILIES, Backbone, embedding_layers, full_precision
 from facerec.base.errors import MissingExtraError, ModelError, RecipeError, message_line
 
 TIMM = "timm:"
@@ -46,10 +46,8 @@ class TimmBackbone(nn.Module):
         self.drop_path = config.drop_path
         self.trunk = _create(config, image_size)
         size = _feature_size(self.trunk, config.name, image_size)
-        norm = embedding_batch_norm(config)
-        layers = [nn.Linear(size, config.embedding_size), *([] if norm is None else [norm])]
         self.dropout = nn.Dropout(config.dropout)
-        self.head = nn.Sequential(*layers)
+        self.head = embedding_layers(size, config)
 
     @property
     def embedding_norm(self) -> nn.BatchNorm1d | None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from facerec.backbones.registry import drawn_from
 from facerec.base.errors import RecipeError, TrainingError, message_line
 from facerec.base.files import sha256
 from facerec.base.limits import shown
@@ -116,8 +117,7 @@ def _maker(
 
     def make(shape: Shape, **values: Any) -> Any:
         try:
-            with torch.random.fork_rng(devices=[]):
-                torch.default_generator.manual_seed(shape.seed)
+            with drawn_from(shape.seed):
                 made = given(**{key: getattr(shape, key) for key in asked}, **values)
             if not callable(made):
                 raise TypeError(f"{shown(made)} is no loss")

@@ -199,23 +199,13 @@ class Search:
         study.set_user_attr("enqueued", True)
 
     def first_settings(self, arm: Arm) -> list[dict[str, float]]:
-        """Return what is tried before the search proposes anything.
+        """Return what an arm tries before the search proposes anything, unless it is paired.
 
-        Of an arm that is paired with another: the first settings of that one, with its own default
-        of what it has besides. Else its own defaults, and one more: for an arm that is compared
-        with one of the same loss, that one's best setting with a penalty of weight 0, so that it
-        contains the other arm; else the published best setting of the loss, or the middle of all
-        ranges.
+        These are its own defaults, and one more: for an arm that is compared with one of the same
+        loss, that one's best setting with a penalty of weight 0, so that it contains the other arm;
+        else the published best setting of the loss, or the middle of all ranges.
         """
         defaults = arm.defaults
-
-        def completed(values: Mapping[str, float]) -> dict[str, float]:
-            return {name: values.get(name, default) for name, default in defaults.items()}
-
-        paired = self.comparison.paired_with(arm)
-        if paired is not None:
-            # As many are given as in the other arm; all the others share what it proposed.
-            return list(map(completed, self.first_settings(paired)))
         second: dict[str, float] | None
         if base := self.comparison.begun_by(arm):
             best = self.best(base)
@@ -228,7 +218,7 @@ class Search:
                 second = {r.field: r.middle for r in arm.ranges}
         return [
             {r.field: float(np.clip(setting[r.field], r.low, r.high)) for r in arm.ranges}
-            for setting in (defaults, *([] if second is None else [completed(second)]))
+            for setting in (defaults, *([] if second is None else [{**defaults, **second}]))
         ]
 
     # ---------------------------------------------------------------- the storage

@@ -202,16 +202,13 @@ def _needed(count: int, level: float) -> float | None:
         return float(root) / math.sqrt(count)
     samples = np.random.default_rng(count).normal(size=(_DRAWS, count))
     signs = _signs(count)
-
-    def share(shift: float) -> float:
-        sums = np.abs((samples + shift) @ signs.T)
-        p = (sums >= sums[:, :1] * (1 - 1e-12)).mean(axis=1)
-        return np.count_nonzero(p <= level) / _DRAWS
-
     low, high = 0.0, 8.0
     while high - low > 0.005:
         middle = (low + high) / 2
-        low, high = (low, middle) if share(middle) >= _POWER else (middle, high)
+        sums = np.abs((samples + middle) @ signs.T)
+        p = (sums >= sums[:, :1] * (1 - 1e-12)).mean(axis=1)
+        power = np.count_nonzero(p <= level) / _DRAWS
+        low, high = (low, middle) if power >= _POWER else (middle, high)
     return high
 
 

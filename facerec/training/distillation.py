@@ -83,11 +83,6 @@ class Distillation(Checked):
                 "distillation.mixup blends fixed views, and distillation.views is 0; set how many"
             )
 
-    @property
-    def pictures(self) -> int:
-        """Pictures of each image that the teacher embeds."""
-        return self.views or 2
-
 
 class TeacherTargets:
     """The embeddings in a whole file; workers map the same memory.
@@ -192,7 +187,8 @@ def teacher_targets(
     key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
     name = re.sub(r"[^A-Za-z0-9_.-]+", "_", teacher.name).strip(".") or "teacher"
     folder = Path(config.cache) / f"{name}-{key[:12]}"
-    shape = len(dataset), config.pictures, teacher.embedding_size
+    # Without fixed views the teacher embeds each image as it is, and mirrored.
+    shape = len(dataset), config.views or 2, teacher.embedding_size
     with contextlib.ExitStack() as stack:
 
         def prepare() -> Path | None:

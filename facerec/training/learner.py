@@ -36,7 +36,7 @@ from facerec.training.row_update import RowUpdate
 from facerec.training.sampler import GlobalBatchSampler
 from facerec.training.state import TrainingState
 from facerec.training.step import Stepper
-from facerec.training.terms import MarginTerm, create_terms
+from facerec.training.terms import MarginTerm, create_terms, margin_of
 
 
 class Learner:
@@ -93,7 +93,7 @@ class Learner:
                 recompute_activations(backbone)
             self.backbone = backbone.to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.warnings = [sentence for term in self.terms for sentence in term.warnings(recipe)]
-        margin = next((term for term in self.terms if isinstance(term, MarginTerm)), None)
+        margin = margin_of(self.terms)
         self.head = None if margin is None else margin.module
         if self.head is not None:
             kernel = recipe.head.kernel
@@ -108,14 +108,7 @@ class Learner:
         self.steps_per_epoch, self.total_steps = sampler.steps_per_epoch, sampler.total_steps
         self.stepper = self._create_stepper(margin)
         self.state = TrainingState(
-            {
-                "backbone": self.backbone,
-                **{term.name: term.module for term in self.terms},
-                "ema": None if self.average is None else self.average.module,
-            },
-            margin,
-            self.stepper.optimizer,
-            processes,
+            self.backbone, self.terms, self.average, self.stepper.optimizer, processes
         )
         if recipe.finetune.freeze_steps:
             # A checkpoint has the state of parameters that have not moved yet, too.

@@ -210,23 +210,17 @@ def _kept(config: Backbone, batch: int, reduced: bool) -> tuple[int, dict[int, i
     for tensor in (*backbone.parameters(), *backbone.buffers()):
         seen[id(tensor.untyped_storage())] = tensor.untyped_storage()
 
-    def size_of(tensor: Tensor) -> int:
-        smaller = half and tensor.dtype == torch.float32
-        return tensor.untyped_storage().nbytes() // (2 if smaller else 1)
-
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if id(storage) not in seen:
             seen[id(storage)] = storage
-            inside[block] += size_of(tensor)
+            smaller = half and tensor.dtype == torch.float32
+            inside[block] += storage.nbytes() // (2 if smaller else 1)
         return tensor
 
-    def enter(number: int) -> Any:
-        def hook(module: nn.Module, given: tuple[Tensor, ...]) -> None:
-            nonlocal block, inputs
-            block, inputs = number, inputs + given[0].nbytes // (2 if reduced else 1)
-
-        return hook
+    def enter(number: int, module: nn.Module, given: tuple[Tensor, ...]) -> None:
+        nonlocal block, inputs
+        block, inputs = number, inputs + given[0].nbytes // (2 if reduced else 1)
 
     def leave(*_: Any) -> None:
         nonlocal block
@@ -237,7 +231,7 @@ def _kept(config: Backbone, batch: int, reduced: bool) -> tuple[int, dict[int, i
         half = reduced and isinstance(module, _REDUCED)
 
     for number, each in enumerate(getattr(backbone, "blocks", ())):
-        each.register_forward_pre_hook(enter(number))
+        each.register_forward_pre_hook(functools.partial(enter, number))
         each.register_forward_hook(leave)
     for leaf in (module for module in backbone.modules() if not list(module.children())):
         leaf.register_forward_pre_hook(begin)

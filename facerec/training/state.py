@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,7 +16,8 @@ from torch.distributed.tensor import DTensor, Shard
 from facerec.heads.tiles import Kernel
 from facerec.records.dataset import Skipped
 from facerec.training.distributed import Processes
-from facerec.training.terms import MarginTerm
+from facerec.training.ema import WeightAverage
+from facerec.training.terms import Term, margin_of
 
 
 @dataclass(frozen=True)
@@ -49,20 +50,25 @@ class TrainingState:
     loading fills them in place on any number of ranks.
 
     Args:
-        modules: what learns or keeps buffers, by the prefix of its names; None takes no part.
-        margin: the term whose head's rows the ranks share, if there is one; it takes its steps.
-        optimizer: over their parameters.
+        backbone: what is trained.
+        terms: of the loss; of a margin the ranks share the head's rows.
+        average: of the backbone's weights, if there is one.
+        optimizer: over the parameters of backbone and terms.
         processes: this rank among its peers.
     """
 
     def __init__(
         self,
-        modules: Mapping[str, nn.Module | None],
-        margin: MarginTerm | None,
+        backbone: nn.Module,
+        terms: Sequence[Term],
+        average: WeightAverage | None,
         optimizer: torch.optim.Optimizer,
         processes: Processes,
     ) -> None:
-        self.modules = {name: module for name, module in modules.items() if module is not None}
+        self.modules = {"backbone": backbone} | {term.name: term.module for term in terms}
+        if average is not None:
+            self.modules["ema"] = average.module
+        margin = margin_of(terms)
         self.head = None if margin is None else margin.module
         self.centers = None if margin is None else margin.update
         self.optimizer, self.processes = optimizer, processes

@@ -69,6 +69,7 @@ class Stepper:
         """
         count, device = self.accumulation, images.device
         model = self.network if self.model is None else self.model
+        shared = model if isinstance(model, DistributedDataParallel) else None
         taught = [None] * count if targets is None else targets.chunk(count)
         micro = list(zip(images.chunk(count), labels.chunk(count), taught, strict=True))
         whole = None
@@ -81,7 +82,8 @@ class Stepper:
         micro_figures: list[Figures] = []
         for position, (x, y, target) in enumerate(micro):
             last = position == count - 1
-            with self._no_sync() if not last else contextlib.nullcontext():
+            # Ranks average the gradients of a step once.
+            with contextlib.nullcontext() if last or shared is None else shared.no_sync():
                 learning = torch.set_grad_enabled(not self.frozen)
                 with self.phase("forward"), self._autocast(device), learning:
                     embeddings = model(x)
@@ -124,11 +126,6 @@ class Stepper:
     def _autocast(self, device: torch.device) -> contextlib.AbstractContextManager[Any]:
         dtype = AUTOCAST.get(self.precision)
         return torch.autocast(device.type, dtype) if dtype else contextlib.nullcontext()
-
-    def _no_sync(self) -> contextlib.AbstractContextManager[Any]:
-        if isinstance(self.model, DistributedDataParallel):
-            return self.model.no_sync()
-        return contextlib.nullcontext()
 
 
 def _figures(moments: NormMoments, outputs: list[LossOutput]) -> Figures:

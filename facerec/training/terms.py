@@ -191,6 +191,11 @@ class MarginTerm(Term):
         self.module.advance()
 
 
+def margin_of(terms: Iterable[Term]) -> MarginTerm | None:
+    """Return the margin among some terms, if it is there."""
+    return next((term for term in terms if isinstance(term, MarginTerm)), None)
+
+
 class NormTerm(Term):
     """The penalty on the norms of the embeddings."""
 

@@ -101,7 +101,6 @@ def test_a_paired_arm_tries_the_settings_of_the_other(tmp_path: Path) -> None:
     assert ours == pytest.approx(theirs, abs=1e-12)
     weights = [each["regularizer.weight"] for each in sec]
     assert weights[0] == pytest.approx(0.1) and len(set(weights)) == 6
-    assert len(search.first_settings(WITH_SEC)) == len(search.first_settings(BASE))
     # Another loss, or nothing that both search: each searches for itself.
     assert plan.paired_with(replace(WITH_SEC, loss=MetricLoss("Contrastive"))) is None
     assert plan.paired_with(replace(WITH_SEC, search=())) is None

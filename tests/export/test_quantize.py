@@ -136,7 +136,7 @@ def test_a_folder_of_faces(tmp_path: Path, faces: np.ndarray) -> None:
 
 def test_calibration_sets_that_will_not_do(tmp_path: Path, faces: np.ndarray) -> None:
     write_folder(tmp_path / "few", encoded(faces[:31]))
-    with pytest.raises(ExportError, match="calibration on 31 of its 31 images"):
+    with pytest.raises(ExportError, match="31 of its 31 images are too few"):
         int8_calibration_data(tmp_path / "few")
     for name in ("missing.bin", "missing.rec", "missing"):
         with pytest.raises(FacerecError, match=name):

@@ -262,10 +262,10 @@ def _page(
     """Return the page: findings, table, curves, faces, and links to the audits and the export."""
     from facerec.report.page import Link, Page, Section, Text
     from facerec.report.plotting import Drawing, data_uri, draw
-    from facerec.verification.plots import roc_figure
+    from facerec.verification.plots import roc_plot
 
     def roc(pack: str) -> Drawing:
-        figure = roc_figure({arm: packs[pack] for arm, packs in results.items()})
+        figure = roc_plot({arm: packs[pack] for arm, packs in results.items()})
         caption = (
             f"{pack}: ROC curves of both models; the shaded part is finer than can be resolved."
         )

@@ -71,7 +71,7 @@ class ScoreCounts:
     non_mated: Counts
     """``(G, CELLS)``, each comparison at both of its subjects."""
     images: Counts
-    """Of each subject, ``(G,)``."""
+    """Number of images of each subject, ``(G,)``."""
 
     @classmethod
     def of_pairs(cls, scores: ArrayLike, first: ArrayLike, second: ArrayLike) -> ScoreCounts:
@@ -128,7 +128,7 @@ def cllr(log_ratios: ArrayLike, mated: Array, non_mated: Array) -> float:
     Args:
         log_ratios: of each cell, natural logarithms, ``(C,)``.
         mated: comparisons in each cell, ``(C,)``.
-        non_mated: the same.
+        non_mated: non-mated comparisons in each cell, ``(C,)``.
     """
     values = np.asarray(log_ratios, np.float64)
     same = float(mated @ np.logaddexp(0, -values) / mated.sum())
@@ -156,11 +156,11 @@ class LikelihoodRatio:
     """
 
     knots: Array
-    """Of the spline, cosines, ``(K,)``."""
+    """Cosines at which the spline has its knots, ``(K,)``."""
     coefficients: Array
-    """Of its terms, see `spline`, ``(K,)``."""
+    """Factors of the terms that `spline` returns, ``(K,)``."""
     covariance: Array
-    """Of the coefficients, ``(K, K)``."""
+    """Covariance of the coefficients, ``(K, K)``."""
     low: float
     """Cosine below which too few mated comparisons lie."""
     high: float

@@ -47,7 +47,7 @@ class ScoredComparisons:
     first: NDArray[np.int64]
     """Subject, or family, on one side, ``(N,)``, from 0."""
     second: NDArray[np.int64]
-    """On the other side, ``(N,)``."""
+    """Subject, or family, on the other side, ``(N,)``."""
     known: bool
     """Whether subjects are known; else every comparison is a unit of its own."""
 

@@ -13,7 +13,7 @@ from facerec.base.errors import MetricError
 from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import paired_difference
 from facerec.statistics.influences import Influence, ScoredComparisons
-from facerec.statistics.intervals import INDEPENDENT
+from facerec.verification.bench import dependence
 from facerec.verification.evaluation import held_out
 from facerec.verification.identification import IdentificationResult
 from facerec.verification.result import PairedComparison, PairedFigure, VerificationResult
@@ -47,9 +47,6 @@ def compare(first: VerificationResult, second: VerificationResult) -> PairedComp
     (scored, number), (changed, _) = (
         kept.comparisons(result.scores[valid]) for result in (first, second)
     )
-    basis = f"{INDEPENDENT}; subjects are unknown"
-    if number is not None:
-        basis = f"pairs that share one of {number:,} subjects are dependent"
     one, other = (_figures(side, folds, targets) for side in (scored, changed))
     rows = []
     for (name, target), (a, influence, reliable) in one.items():
@@ -74,7 +71,7 @@ def compare(first: VerificationResult, second: VerificationResult) -> PairedComp
         left_out=left_out,
         rows=tuple(rows),
         subjects=number,
-        basis=basis,
+        basis=dependence(number),
         notes=tuple(notes),
     )
 

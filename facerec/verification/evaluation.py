@@ -24,7 +24,7 @@ from facerec.report import words
 from facerec.report.estimate import Estimate
 from facerec.statistics.costs import min_cllr, min_dcf
 from facerec.statistics.influences import ScoredComparisons
-from facerec.statistics.intervals import INDEPENDENT, Interval, wilson
+from facerec.statistics.intervals import Interval, wilson
 from facerec.statistics.kfold import (
     KFoldAccuracy,
     check_folds,
@@ -33,7 +33,7 @@ from facerec.statistics.kfold import (
 )
 from facerec.statistics.operating_points import Rate, parse_rate
 from facerec.statistics.rates import turned
-from facerec.verification.bench import INFERRED, Bench, Pairs, find_subjects
+from facerec.verification.bench import INFERRED, Bench, Pairs, dependence, find_subjects
 from facerec.verification.result import (
     AccuracyEstimate,
     Failure,
@@ -104,10 +104,6 @@ def evaluate(
             )
     kept = pairs[valid]
     scored, subjects = kept.comparisons(values[valid])
-    basis = INDEPENDENT
-    if subjects is not None:
-        origin = "" if subjects_from is None else f" (known from {subjects_from})"
-        basis = f"pairs that share one of {subjects:,} subjects{origin} are dependent"
     accuracy = None
     if pairs.folds is not None and kept.folds is not None:
         emptied = np.setdiff1d(pairs.folds, kept.folds)
@@ -137,7 +133,7 @@ def evaluate(
         eer=Estimate(eer[0], scored.interval(eer)),
         failures=failures,
         notes=(*notes, *_notes(pairs, failures, items, accuracy)),
-        basis=basis,
+        basis=dependence(subjects, subjects_from),
         subjects=subjects,
         items=items,
         metrics=_further(scored),

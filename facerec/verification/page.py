@@ -24,7 +24,7 @@ from facerec.report.tidy import estimate_of, records, rows_table, said, shown_na
 from facerec.statistics.operating_points import RULE_OF_30
 from facerec.verification.compare import describe_result
 from facerec.verification.identification import IdentificationResult
-from facerec.verification.plots import reliability_figure, roc_figure, score_figure
+from facerec.verification.plots import reliability_plot, roc_plot, score_plot
 from facerec.verification.report import (
     THRESHOLD_ADVICE,
     pairs_of,
@@ -201,7 +201,7 @@ def _finding(title: str, rows: pd.DataFrame, **more: str) -> FindingLine:
 def _curves(results: Results, drawings: Drawings) -> list[Drawing]:
     curves = drawings.draw(
         "roc",
-        roc_figure(results),
+        roc_plot(results),
         f"ROC curves of {', '.join(results)} over a logarithmic FPR axis.",
         "ROC: exact step functions. What is finer than the non-mated pairs resolve is shaded. Dots "
         "with whiskers are operating points; hollow ones rest on fewer than 30 false accepts.",
@@ -209,14 +209,14 @@ def _curves(results: Results, drawings: Drawings) -> list[Drawing]:
     for number, (name, result) in enumerate(results.items(), start=1):
         curves += drawings.draw(
             f"scores-{slug(number, name)}",
-            score_figure(name, result),
+            score_plot(name, result),
             f"Histograms of {result.mated} mated and {result.non_mated} non-mated scores.",
             f"Scores of {name}; dashed lines are the thresholds of the operating points.",
         )
         if result.calibration is not None:
             curves += drawings.draw(
                 f"reliability-{slug(number, name)}",
-                reliability_figure(result),
+                reliability_plot(result),
                 f"Likelihood ratios that the pairs of {name} show over those that are claimed.",
                 f"Likelihood ratios on {name}, {result.calibration.basis}: on the diagonal the "
                 "claims are true, below it they are too high.",

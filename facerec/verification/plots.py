@@ -1,4 +1,4 @@
-"""Figures of verification results: ROC curves and histograms of scores."""
+"""Plots of verification results: ROC curves and histograms of scores."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BINS = 80
 _COLUMNS = 4000
 
 
-def roc_figure(results: Mapping[str, VerificationResult]) -> Figure:
+def roc_plot(results: Mapping[str, VerificationResult]) -> Figure:
     """Draw exact step-function ROC curves over a logarithmic FPR axis.
 
     A curve begins where its different pairs allow one false accept; what lies left of that is
@@ -75,7 +75,7 @@ def roc_figure(results: Mapping[str, VerificationResult]) -> Figure:
     return figure
 
 
-def score_figure(name: str, result: VerificationResult) -> Figure:
+def score_plot(name: str, result: VerificationResult) -> Figure:
     """Draw histograms of mated and non-mated scores, thresholds marked.
 
     The count axis is logarithmic, so that single pairs on the wrong side are in sight. Infinite
@@ -113,7 +113,7 @@ def score_figure(name: str, result: VerificationResult) -> Figure:
     return figure
 
 
-def reliability_figure(result: VerificationResult) -> Figure:
+def reliability_plot(result: VerificationResult) -> Figure:
     """Draw the likelihood ratios that the pairs of a result show over those that are claimed.
 
     Dots are bins of equally many pairs with their intervals; on the diagonal claims are true.

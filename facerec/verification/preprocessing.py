@@ -35,10 +35,10 @@ from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
 from facerec.report.table import Table
 from facerec.report.tidy import figure_row, records, tidy
-from facerec.statistics.clustered import JACKKNIFE, paired_difference
+from facerec.statistics.clustered import paired_difference
 from facerec.statistics.influences import ScoredComparisons
 from facerec.statistics.intervals import Interval
-from facerec.verification.bench import Bench
+from facerec.verification.bench import Bench, dependence
 from facerec.verification.evaluation import held_out, score_pairs
 
 if TYPE_CHECKING:
@@ -219,9 +219,6 @@ def _rank(
     # What one candidate alone drives to infinity tells nothing of a pair.
     known = np.nan_to_num(scores[:, there].astype(np.float64))
     sides, (subjects, *_) = zip(*map(pairs.comparisons, known), strict=True)
-    basis = "pairs are taken as independent"
-    if subjects is not None:
-        basis = f"{JACKKNIFE}, {subjects:,} subjects"
     folds = pairs.folds
     if folds is not None:
         folds = np.unique(folds, return_inverse=True)[1].reshape(-1)
@@ -254,7 +251,8 @@ def _rank(
     said += "; all others are worse" if worse else ""
     mine = "is best" if best == 0 else "is worse" if 0 in worse else "may be as good"
     verdict = f"{said}. What is assumed without flags ({candidates[0]}) {mine}."
-    basis += f"; each at {100 * confidence:.2f} %, so that all hold together in 95 %"
+    level = f"each at {100 * confidence:.2f} %, so that all hold together in 95 %"
+    basis = f"{dependence(subjects)}; {level}"
     return Trials(tidy(rows), verdict, tuple(placements), bench.name, len(pairs), basis)
 
 

@@ -40,7 +40,7 @@ RECIPE = {"type": "Recipe", "data": {"path": "/data/ms1mv3"}, "seed": 5}
 
 @pytest.fixture(scope="module", autouse=True)
 def _quicker(tiny_onnx: bytes) -> Iterator[None]:
-    """Trace the network once; batches of 64 and thousands of resamples only take time here."""
+    """Trace the network once, and in small batches: all else only takes time here."""
 
     def graph(backbone: Any, preprocessing: Any, *, opset: int, note: Any) -> bytes:
         stated = parse_onnx(tiny_onnx, "tiny").note

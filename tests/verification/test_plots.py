@@ -7,7 +7,7 @@ from matplotlib.patches import StepPatch
 
 from facerec.statistics.rates import tpr_at_fpr
 from facerec.verification import Pairs, VerificationResult, evaluate
-from facerec.verification.plots import roc_figure, score_figure
+from facerec.verification.plots import roc_plot, score_plot
 
 
 def make_scores(
@@ -33,7 +33,7 @@ def curves(axes: Axes) -> list[tuple[np.ndarray, np.ndarray]]:
 
 def test_curve_is_the_exact_step_function() -> None:
     result = make_result()
-    ((x, y),) = curves(roc_figure({"toy": result}).axes[0])
+    ((x, y),) = curves(roc_plot({"toy": result}).axes[0])
     assert x[0] == 1 / 100  # nothing is drawn where nothing is resolvable
     assert (x[-1], y[-1]) == (1, 1)
     for target in ("1/100", "1/50", "0.055", "1/10", "0.333", "1/2", "1"):
@@ -45,7 +45,7 @@ def test_curve_is_the_exact_step_function() -> None:
 def test_separated_scores_can_be_drawn() -> None:
     result = make_scores(np.ones(20), np.full(20, -1.0))
     perfect = {"perfect": result}
-    for drawn in (roc_figure(perfect), score_figure("perfect", result)):
+    for drawn in (roc_plot(perfect), score_plot("perfect", result)):
         drawn.draw_without_rendering()
         assert all(np.isfinite([*axes.get_xlim(), *axes.get_ylim()]).all() for axes in drawn.axes)
 
@@ -60,7 +60,7 @@ def outlines(axes: Axes) -> list[StepPatch]:
 def test_every_pair_is_in_the_histogram_of_its_kind() -> None:
     results = {"one": make_result(), "two": make_result(400, noise=5)}
     for name, result in results.items():
-        axes = score_figure(name, result).axes[0]
+        axes = score_plot(name, result).axes[0]
         sets = result.mated_scores, result.non_mated_scores
         for patch, scores in zip(outlines(axes), sets, strict=True):
             counts, edges, _ = patch.get_data()

@@ -21,9 +21,7 @@ _PROGRAM = """
 import io, json, os
 # Every thread would take of the memory that the process may have.
 os.environ.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
-import numpy as np
 from scipy.io import loadmat
-from scipy.io.matlab import mat_struct
 try:
     import resource
     resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
@@ -31,16 +29,13 @@ try:
 except (ImportError, ValueError):
     pass
 def plain(value):
-    if isinstance(value, mat_struct):
-        return {name: plain(getattr(value, name)) for name in value._fieldnames}
-    if isinstance(value, np.ndarray) and value.dtype == object and value.ndim:
-        return [plain(part) for part in value]
-    return plain(value.tolist()) if isinstance(value, (np.ndarray, np.generic)) else value
+    fields = getattr(value, "_fieldnames", None)
+    return value.tolist() if fields is None else {name: getattr(value, name) for name in fields}
 names = sys.argv[1:]
 try:
     content = io.BytesIO(sys.stdin.buffer.read())
     found = loadmat(content, variable_names=names, squeeze_me=True, struct_as_record=False)
-    print(json.dumps({name: plain(found[name]) for name in names}))
+    print(json.dumps({name: found[name] for name in names}, default=plain))
 except Exception as problem:
     sys.exit(ascii(f"{type(problem).__name__}: {problem}"[:200])[1:-1])
 """

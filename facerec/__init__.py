@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from facerec.base.environment import prepare
 
 if TYPE_CHECKING:
-    from facerec.embedding.recognizer import find, load, verify
+    from facerec.embedding.recognizer import load, verify
+    from facerec.galleries.finding import find
 
 __version__ = "0.1.0"
 
@@ -22,8 +24,7 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     # Loaded at first use, so that importing the package needs no torch.
-    if name in __all__:
-        from facerec.embedding import recognizer
-
-        return getattr(recognizer, name)
+    homes = {"load": "embedding.recognizer", "verify": "embedding.recognizer"}
+    if (home := {**homes, "find": "galleries.finding"}.get(name)) is not None:
+        return getattr(importlib.import_module(f"{__name__}.{home}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -198,14 +198,13 @@ def embed_images(
             progress("embedding", block.stop, len(rows))
     failed = list(failures)
     vectors[failed], norms[failed] = np.nan, np.nan
-    known = model.calibration
     return Embeddings(
         vectors,
         norms,
         flip,
         ids=source.ids[rows],
         failures=dict(sorted(failures.items())),
-        face_scores=None if known is None or known.faces is None else known.faces(vectors),
+        face_scores=None if model.faces is None else model.faces(vectors),
         note=describe_embedding(model, flip=flip, align=align, batch_size=batch_size),
         several=several,
         digests=digests,
@@ -295,14 +294,13 @@ def describe_embedding(
     model: EmbeddingModel, *, flip: bool, align: Aligner | None, batch_size: int
 ) -> dict[str, Any]:
     """Return what a report must say about how embeddings are made, as JSON types."""
-    known = model.calibration
     return {
         "facerec": facerec.__version__,
         "model": model.describe(),
         "flip": flip,
         "align": None if align is None else align.describe(),
         "batch_size": batch_size,
-        **({} if known is None or known.faces is None else {"face_limit": known.faces.limit}),
+        **({} if model.faces is None else {"face_limit": model.faces.limit}),
     }
 
 

@@ -260,15 +260,13 @@ def constant(embeddings: Embeddings) -> str | None:
     """
     if embeddings.digests is not None and len(np.unique(embeddings.digests)) < 2:
         return None
-    first: _Vectors | None = None
-    count = 0
+    first, count = None, 0
     for start in range(0, len(embeddings.vectors), _BLOCK):
         block = embeddings.vectors[start : start + _BLOCK].astype(np.float64)
         block = block[np.isfinite(block).all(axis=1) & block.any(axis=1)]
         block /= np.linalg.norm(block, axis=1, keepdims=True)
-        if first is None and len(block):
-            first = block[0]
-        if first is not None and (block @ first < 1 - 1e-6).any():
+        first = block[:1] if not count else first
+        if (block @ np.transpose(first) < 1 - 1e-6).any():
             return None
         count += len(block)
     if count < 2:

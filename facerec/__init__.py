@@ -6,7 +6,8 @@ import facerec.base.environment
 from facerec.base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from facerec.embedding.recognizer import find, load, verify
+    from facerec.embedding.recognizer import load, verify
+    from facerec.galleries.finding import find
 else:
     __getattr__, __all__ = lazy_names(__name__)
 

@@ -51,8 +51,16 @@ class Library:
         Raises:
             MissingExtraError: the module is not installed.
         """
+        return getattr(Library.require(self), attribute)
+
+    def require(self: Any) -> Any:
+        """Return the module; called before any work, it tells what is not installed.
+
+        Raises:
+            MissingExtraError: the module is not installed.
+        """
         with needed(self._package):
-            return getattr(importlib.import_module(self._name), attribute)
+            return importlib.import_module(self._name)
 
 
 if TYPE_CHECKING:

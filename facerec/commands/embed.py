@@ -82,12 +82,12 @@ def embed(
         model = embedder.network
         source = open_set(*named[0], data, embedder.on_error)
         given: dict[str, Any] = {
-            "flip": embedder.flip_of(model),
+            "flip": model.flip_mode(embedder.flip),
             "align": embedder.aligner or source.aligner,
             "batch_size": embedder.batch_size,
         }
         note = {**describe_embedding(model, **given), "source": source.description}
-        writer = EmbeddingsWriter(out, source.images.ids, note, calibration=model.calibration)
+        writer = EmbeddingsWriter(out, source.images.ids, note, faces=model.faces)
         print_model(model, given["flip"], given["align"], console)
         print_images(source.description["path"], source.images, console)
         if ranks.is_main:

@@ -156,15 +156,6 @@ class Embedder(ModelFlags):
             )
         return self.load_model(model, batch_size=self.batch_size, **options)
 
-    def flip_of(self, model: EmbeddingModel, space: Space | None = None) -> bool:
-        """Return whether mirror images are added, in a space as there.
-
-        Raises:
-            ModelError: the model's calibration contradicts that.
-        """
-        known, asked = model.calibration, self.flip if space is None else bool(space.flip)
-        return asked is not False if known is None else known.flip_mode(asked)
-
     @cached_property
     def network(self) -> EmbeddingModel:
         """The model, loaded when it is first needed."""
@@ -221,7 +212,7 @@ class Embedder(ModelFlags):
         aligner = self.aligner or aligner
         told = "network" in vars(self)
         network = network or self.network
-        flip = self.flip_of(network, space)
+        flip = network.flip_mode(self.flip if space is None else bool(space.flip))
         if not told:
             print_model(network, flip, aligner, console)
         print_images(path, images, console)

@@ -89,7 +89,7 @@ def enroll(
         if path is not None and path.suffix.lower() != suffix:
             raise DatasetError(f"{path}: let its name end in {suffix}, as the format is that")
     if export is not None:
-        assert parquet.__name__  # what is not installed is told now
+        parquet.require()
     console = Console(highlight=False, soft_wrap=True)
     detector = embedder.aligner if isinstance(embedder.aligner, Detector) else None
     if face is not None and detector is None:

@@ -68,7 +68,7 @@ def identify(
     from facerec.galleries.search import faiss
 
     if index == "faiss":
-        assert faiss.__name__  # what is not installed is told now
+        faiss.require()
     if fpir is not None and threshold is not None:
         raise FacerecError("--fpir and --threshold are two ways to say one thing; give one")
     console = Console(highlight=False, soft_wrap=True)

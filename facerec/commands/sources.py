@@ -126,6 +126,8 @@ def open_set(
     from facerec.verification.bench import INFERRED, folders_of
     from facerec.verification.templates import TemplateBench
 
+    if kind != "bench" and (wrong := other_kind(Path(path))):
+        raise DatasetError(wrong)
     if kind == "images":
         folder = FolderImages(Path(path))
         return Opened(folder, {"kind": kind, "path": str(path)}, folder.first_folders)

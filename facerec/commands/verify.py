@@ -114,7 +114,7 @@ def verify(
             sources.append((stored, {**stored.note.get("model", {}), "name": path.stem}))
             continue
         model = embedder.load(path)
-        print_model(model, embedder.flip_of(model), embedder.aligner, console)
+        print_model(model, model.flip_mode(embedder.flip), embedder.aligner, console)
         sources.append((model, model.describe()))
         if isinstance(model, TorchModel):
             known += training_overlaps(model.recipe.get("data"))
@@ -161,7 +161,7 @@ def _embed(
         found = embed_images(
             source,
             bench.images,
-            flip=embedder.flip_of(source),
+            flip=source.flip_mode(embedder.flip),
             align=embedder.aligner or (None if isinstance(bench, Bench) else bench.aligner()),
             batch_size=embedder.batch_size,
             on_error=embedder.on_error,

@@ -34,6 +34,7 @@ from facerec.base.files import (
     sha256,
     write_json,
 )
+from facerec.base.libraries import Library
 from facerec.base.progress import Progress
 from facerec.base.recipe import differences
 from facerec.comparison.batches import derived_seed
@@ -148,7 +149,7 @@ class Harness:
                 belongs to another comparison.
         """
         comparison.check()
-        assert optuna.__name__  # as this may not, which is told now
+        Library.require(optuna)
         if comparison.metrics:
             clustering(np.eye(2), [0, 1], seed=0)  # what that needs may not be installed
         self.comparison, self.folder, self.device = comparison, folder, device

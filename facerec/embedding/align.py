@@ -24,20 +24,8 @@ from facerec.base.errors import DatasetError, ImageError, ModelError, message_li
 from facerec.base.files import check_regular, sha256
 from facerec.base.libraries import cv2, needed
 from facerec.base.names import is_missing, same_name
-from facerec.records.decode import has_template
+from facerec.records.decode import TEMPLATE, has_template
 from facerec.records.tables import TextTable
-
-# Left eye, right eye, nose, left and right corner of the mouth, as x and y in a 112×112 crop.
-# Left is the viewer's left.
-_TEMPLATE = np.array(
-    [
-        (38.2946, 51.6963),
-        (73.5318, 51.5014),
-        (56.0252, 71.7366),
-        (41.5493, 92.3655),
-        (70.7299, 92.2041),
-    ]
-)
 
 _MARGIN = np.array([8.0, 0.0])
 """Columns by which a 128×128 crop is wider at the left than a 112×112 one, and 112×96 narrower."""
@@ -103,8 +91,8 @@ def face_template(size: tuple[int, int] = (112, 112)) -> NDArray[np.float64]:
             "112×112 and 128×128, and 112×96; give crops of that size, cut as for its training"
         )
     if width % 112 == 0:
-        return _TEMPLATE * (width / 112)
-    return _TEMPLATE - _MARGIN if size == (112, 96) else (_TEMPLATE + _MARGIN) * (width / 128)
+        return TEMPLATE * (width / 112)
+    return TEMPLATE - _MARGIN if size == (112, 96) else (TEMPLATE + _MARGIN) * (width / 128)
 
 
 def similarity_transform(points: ArrayLike, target: ArrayLike) -> NDArray[np.float64]:
@@ -427,10 +415,7 @@ class YuNet(Detector):
             check_regular(path)
             self._detector = cv2.FaceDetectorYN.create(str(path), "", (_SIDE, _SIDE), *settings)
         except (OSError, cv2.error) as error:
-            raise ModelError(
-                f"{path}: OpenCV {cv2.__version__} cannot load it as a YuNet detector "
-                f"({message_line(error)}); take face_detection_yunet from OpenCV's model zoo"
-            ) from error
+            raise _no_yunet(path, error) from error
         about = {"path": str(path), "sha256": sha256(Path(path)), "version": version}
         super().__init__(threshold, **about, nms_threshold=_YUNET_OVERLAP)
 
@@ -443,16 +428,20 @@ class YuNet(Detector):
         try:
             detections = self._detector.detect(shown)[1]
         except cv2.error as error:  # of a file that loads and is another network
-            raise ModelError(
-                f"{self._about['path']}: it is no YuNet detector ({message_line(error)}); take "
-                "face_detection_yunet from OpenCV's model zoo"
-            ) from error
+            raise _no_yunet(self._about["path"], error) from error
         # Left, top, width, height, the five points in the template's order, score.
         rows = np.empty((0, 15)) if detections is None else np.asarray(detections, np.float64)
         back = np.array([width / size[0], height / size[1]])
         places = np.hstack([rows[:, :2], rows[:, :2] + rows[:, 2:4], rows[:, 4:14]])
         places = (places.reshape(-1, 7, 2) * back).reshape(-1, 14)
         return places[:, :4], places[:, 4:], rows[:, 14]
+
+
+def _no_yunet(path: object, error: Exception) -> ModelError:
+    return ModelError(
+        f"{path}: OpenCV {cv2.__version__} cannot use it as a YuNet detector "
+        f"({message_line(error)}); take face_detection_yunet from OpenCV's model zoo"
+    )
 
 
 def parse_align(text: str | None, threshold: float | None = None) -> Aligner | None:

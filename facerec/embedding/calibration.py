@@ -6,9 +6,10 @@ which faces the model knows, which cosine decides, and what a cosine is worth as
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from facerec.base.files import parse_json, read_file, sha256, write_json
 from facerec.base.recipe import check, from_dict
 from facerec.embedding.evidence import Evidence
 from facerec.embedding.onnx_file import OnnxFile
-from facerec.embedding.onnx_preprocessing import UNSCALED
+from facerec.embedding.onnx_preprocessing import PIXELS, UNSCALED
 from facerec.records.non_faces import SPOILT
 from facerec.statistics.calibration import LikelihoodRatio
 from facerec.statistics.intervals import wilson
@@ -43,8 +44,26 @@ MOST_CENTRES = 100
 WEAK = 50
 """Refused pictures of a kind, of 100, below which it is said that the score does not see it."""
 
-PIXELS = ("channels", "mean", "std")
-"""What of the preprocessing must be equal for cosines to mean the same."""
+
+_FAULTS = (LookupError, TypeError, ValueError, AttributeError, OverflowError, OSError, FacerecError)
+"""How files that somebody else wrote fail to be read."""
+
+
+@contextlib.contextmanager
+def _reading(where: str, mend: str = "run facerec calibrate") -> Iterator[None]:
+    """Word what goes wrong while a calibration is read from anybody's file.
+
+    Raises:
+        ModelError: anything did.
+    """
+    try:
+        yield
+    except ModelError:
+        raise
+    except _FAULTS as no:
+        raise ModelError(
+            f"{where}: not a calibration, or a damaged one ({fault(no)}); {mend}"
+        ) from no
 
 
 @dataclass(frozen=True)
@@ -249,7 +268,7 @@ class ScoreCalibration:
         Raises:
             ModelError: it is damaged, or something else.
         """
-        try:
+        with _reading(where):
             if found["schema"] != RATIO_SCHEMA or not isinstance(found["flip"], bool):
                 raise ValueError(f"schema {found['schema']!r}, flip {found['flip']!r}")
             read = cls(
@@ -263,11 +282,6 @@ class ScoreCalibration:
             )
             if not 0 <= read.least_cllr <= 1.001 or not 0 <= read.cllr <= 1000:
                 raise ValueError(f"Cllr {read.cllr} of at least {read.least_cllr}")
-        except (KeyError, TypeError, ValueError, FacerecError) as error:
-            raise ModelError(
-                f"{where}: not a calibration, or a damaged one ({fault(error)}); run facerec "
-                "calibrate"
-            ) from error
         return read
 
     def evidence(self, score: float) -> Evidence:
@@ -379,7 +393,7 @@ class ModelCalibration:
         Raises:
             ModelError: it is damaged, or something else.
         """
-        try:
+        with _reading(where):
             if found["schema"] != SCHEMA:
                 raise ValueError(f"schema {found['schema']!r}")
             pixels = {name: found["preprocessing"][name] for name in PIXELS}
@@ -403,12 +417,6 @@ class ModelCalibration:
             for rarer, other in itertools.pairwise(points):
                 if rarer.bench == other.bench and rarer.value < other.value:
                     raise ValueError(f"the threshold of {rarer} is below that of {other}")
-        except ModelError:
-            raise
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, FacerecError) as no:
-            raise ModelError(
-                f"{where}: not a calibration, or a damaged one ({fault(no)}); run facerec calibrate"
-            ) from no
         return read
 
     def write(self, path: Path) -> None:
@@ -422,12 +430,8 @@ class ModelCalibration:
         Raises:
             ModelError: there is no such file, or it holds something else.
         """
-        try:
+        with _reading(str(path)):
             found = parse_json(read_file(path))
-        except (OSError, ValueError) as error:
-            raise ModelError(
-                f"{path}: cannot be read as a calibration ({error}); run facerec calibrate"
-            ) from error
         return cls.from_json(found, str(path))
 
 
@@ -466,7 +470,7 @@ def _inside(note: Mapping[str, Any], where: str) -> ModelCalibration | None:
     thresholds, worth = note.get("thresholds") or [], note.get("score_calibration")
     if not thresholds and worth is None:
         return None
-    try:
+    with _reading(where, "export the model again"):
         first = worth if worth is not None else {"source": thresholds[0]["bench"], **thresholds[0]}
         pixels = note["preprocessing"]
         found = {
@@ -481,8 +485,4 @@ def _inside(note: Mapping[str, Any], where: str) -> ModelCalibration | None:
             "faces": note.get("faces"),
             "score_calibration": worth,
         }
-    except (KeyError, TypeError, IndexError) as error:
-        raise ModelError(
-            f"{where}: its table of thresholds is damaged ({fault(error)}); export it again"
-        ) from error
     return ModelCalibration.from_json(found, where)

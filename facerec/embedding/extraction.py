@@ -197,14 +197,13 @@ def embed_images(
             progress("embedding", block.stop, len(rows))
     failed = list(failures)
     vectors[failed], norms[failed] = np.nan, np.nan
-    known = model.calibration
     return Embeddings(
         vectors,
         norms,
         flip,
         ids=source.ids[rows],
         failures=dict(sorted(failures.items())),
-        face_scores=None if known is None or known.faces is None else known.faces(vectors),
+        face_scores=None if model.faces is None else model.faces(vectors),
         note=describe_embedding(model, flip=flip, align=align, batch_size=batch_size),
         several=several,
         digests=digests,
@@ -260,15 +259,13 @@ def constant(embeddings: Embeddings) -> str | None:
     """
     if embeddings.digests is not None and len(np.unique(embeddings.digests)) < 2:
         return None
-    first: _Vectors | None = None
-    count = 0
+    first, count = np.empty((0, embeddings.vectors.shape[1])), 0
     for start in range(0, len(embeddings.vectors), _BLOCK):
         block = embeddings.vectors[start : start + _BLOCK].astype(np.float64)
         block = block[np.isfinite(block).all(axis=1) & block.any(axis=1)]
         block /= np.linalg.norm(block, axis=1, keepdims=True)
-        if first is None and len(block):
-            first = block[0]
-        if first is not None and (block @ first < 1 - 1e-6).any():
+        first = block[:1] if not count else first
+        if (block @ first.T < 1 - 1e-6).any():
             return None
         count += len(block)
     if count < 2:
@@ -294,14 +291,13 @@ def describe_embedding(
     model: EmbeddingModel, *, flip: bool, align: Aligner | None, batch_size: int
 ) -> dict[str, Any]:
     """Return what a report must say about how embeddings are made, as JSON types."""
-    known = model.calibration
     return {
         "facerec": facerec.__version__,
         "model": model.describe(),
         "flip": flip,
         "align": None if align is None else align.describe(),
         "batch_size": batch_size,
-        **({} if known is None or known.faces is None else {"face_limit": known.faces.limit}),
+        **({} if model.faces is None else {"face_limit": model.faces.limit}),
     }
 
 

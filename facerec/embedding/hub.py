@@ -13,7 +13,8 @@ from pathlib import Path
 from types import ModuleType
 
 import facerec
-from facerec.base.errors import MissingExtraError, ModelError, message_line
+from facerec.base.errors import ModelError, message_line
+from facerec.base.libraries import needed
 from facerec.embedding.bundle import (
     MODEL_FILE,
     NOTE_FILE,
@@ -86,13 +87,9 @@ def hub_library() -> ModuleType:
     Raises:
         MissingExtraError: it is not installed.
     """
-    try:
+    with needed("'facerec[hub]'", "the Hub"):
         import huggingface_hub
         import huggingface_hub.errors
-    except ImportError as error:
-        raise MissingExtraError(
-            f"the Hub needs huggingface_hub ({error}); pip install 'facerec[hub]'"
-        ) from error
     return huggingface_hub
 
 

@@ -115,8 +115,7 @@ def _place(model: EmbeddingModel, shift: tuple[int, int] | None) -> None:
     Raises:
         ModelError: nothing would be left of a picture, or the calibration is none of this model.
     """
-    known = model.calibration
-    faces = None if known is None else known.faces
+    known, faces = model.calibration, model.faces
     if faces is not None and faces.centres.shape[1] != model.embedding_size:
         raise ModelError(
             f"{model.path}: the face score of its calibration has {faces.centres.shape[1]} "

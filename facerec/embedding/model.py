@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import torch
 
     from facerec.backbones import Backbone
-    from facerec.embedding.calibration import ModelCalibration
+    from facerec.embedding.calibration import FaceScore, ModelCalibration
 
 Finish = Callable[[], npt.NDArray[np.float32]]
 """Waits for embeddings and returns them."""
@@ -144,6 +144,20 @@ class EmbeddingModel(ABC):
         other.prepare(PixelGuess(preprocessing, ("it was given by the caller",)))
         other.shift = shift
         return other
+
+    @property
+    def faces(self) -> FaceScore | None:
+        """Which pictures it knows as faces; None where its calibration does not tell."""
+        return None if self.calibration is None else self.calibration.faces
+
+    def flip_mode(self, asked: bool | None) -> bool:
+        """Return whether mirror images are added: as its calibration has it, else unless refused.
+
+        Raises:
+            ModelError: what is asked for contradicts the calibration.
+        """
+        known = self.calibration
+        return asked is not False if known is None else known.flip_mode(asked)
 
     def prepare(self, pixels: PixelGuess) -> None:
         """Take over what happens to the pixels, and what speaks for it."""

@@ -350,6 +350,18 @@ def _check_sizes(model: Any) -> None:
             raise ValueError(f"the tensor {value.name} would have the shape {sides[:8]}")
 
 
+def constants_of(graph: Any) -> dict[str, Any]:
+    """Return the tensors that a graph stores, by name: initialisers and nodes of constants."""
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        for attribute in node.attribute if node.op_type == "Constant" else ():
+            if attribute.name == "value":
+                constants[node.output[0]] = attribute.t
+        if node.op_type == "Identity" and node.input[0] in constants:
+            constants[node.output[0]] = constants[node.input[0]]
+    return constants
+
+
 def _info(value: Any) -> TensorInfo:
     from onnx import helper
 

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from facerec.backbones.preprocessing import Preprocessing, numbers_words
 from facerec.base.errors import ModelError, RecipeError
 from facerec.base.recipe import from_dict
-from facerec.embedding.onnx_file import METADATA_KEY, OnnxFile
+from facerec.embedding.onnx_file import METADATA_KEY, OnnxFile, constants_of
 
 UNSCALED = Preprocessing("rgb", 0.0, 1.0)
 """For a graph that normalises by itself: pixels 0…255."""
 
-_ALL = ("channels", "mean", "std")
+PIXELS = ("channels", "mean", "std")
+"""What of the preprocessing must be equal for cosines to mean the same."""
 _HIGH = 256.0
 _OPERATORS = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide}
 
@@ -111,12 +112,12 @@ def guess_by_name(path: Path | None) -> PixelGuess:
     """Return BGR for a file named as AdaFace's are, else what InsightFace's models want."""
     if path is not None and "adaface" in path.stem.lower():
         evidence = f"the name '{path.stem}' is that of AdaFace (mk-minchul/AdaFace: inference.py)"
-        return PixelGuess(Preprocessing("bgr"), (f"{evidence}; nothing else tells",), (), _ALL)
+        return PixelGuess(Preprocessing("bgr"), (f"{evidence}; nothing else tells",), (), PIXELS)
     evidence = (
         "an assumption: nothing in the file tells; RGB with mean 127.5 and std 127.5 is what "
         "InsightFace's models want"
     )
-    return PixelGuess(Preprocessing(), (evidence,), (), _ALL)
+    return PixelGuess(Preprocessing(), (evidence,), (), PIXELS)
 
 
 def stated_preprocessing(entry: Any, where: str) -> PixelGuess:
@@ -126,7 +127,7 @@ def stated_preprocessing(entry: Any, where: str) -> PixelGuess:
         ModelError: the entry is damaged.
     """
     try:
-        if entry != "embedded" and not {*_ALL} <= {*entry}:
+        if entry != "embedded" and not {*PIXELS} <= {*entry}:
             raise TypeError("neither 'embedded' nor channels, mean and std")
         found = UNSCALED if entry == "embedded" else from_dict(Preprocessing, entry, where)
     except (RecipeError, TypeError, AttributeError) as error:
@@ -134,7 +135,7 @@ def stated_preprocessing(entry: Any, where: str) -> PixelGuess:
             f"{where}: the preprocessing in its metadata entry {METADATA_KEY!r} is damaged "
             f"({str(error)[:200]}); write the model again"
         ) from error
-    return PixelGuess(found, (f"its metadata entry {METADATA_KEY!r} says so",), _ALL)
+    return PixelGuess(found, (f"its metadata entry {METADATA_KEY!r} says so",), PIXELS)
 
 
 def leading_scaling(file: OnnxFile) -> Scaling | None:
@@ -145,14 +146,8 @@ def leading_scaling(file: OnnxFile) -> Scaling | None:
     import onnx
 
     graph = onnx.load_model_from_string(file.content).graph
-    constants = {tensor.name: tensor for tensor in graph.initializer}
-    users: dict[str, list[Any]] = {}
+    constants, users = constants_of(graph), dict[str, list[Any]]()
     for node in graph.node:
-        values = [entry.t for entry in node.attribute if entry.name == "value"]
-        if node.op_type == "Constant" and values:
-            constants[node.output[0]] = values[0]
-        elif node.op_type == "Identity" and node.input[0] in constants:
-            constants[node.output[0]] = constants[node.input[0]]
         for source in set(node.input):
             users.setdefault(source, []).append(node)
     # Where the graph maps two values to says all of a straight line.

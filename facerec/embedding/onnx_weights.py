@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from facerec.base.errors import ModelError, message_line
 from facerec.embedding.engines import open_engine
-from facerec.embedding.onnx_file import OnnxFile
+from facerec.embedding.onnx_file import OnnxFile, constants_of
 from facerec.embedding.onnx_preprocessing import leading_scaling
 
 TOLERANCE = 1e-3
@@ -125,14 +125,12 @@ def _layers(file: OnnxFile) -> list[_Layer]:
     from onnx import numpy_helper
 
     graph = onnx.load_model_from_string(file.content).graph
-    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    stored = constants_of(graph).items()
+    constants = {name: numpy_helper.to_array(tensor) for name, tensor in stored}
     made_by: dict[str, _Layer] = {}
     layers: list[_Layer] = []
     for node in graph.node:
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-        if node.op_type == "Constant" and "value" in attributes:
-            constants[node.output[0]] = numpy_helper.to_array(attributes["value"])
-            continue
         if node.op_type in _ON_CONSTANTS and node.input[0] in constants:
             constant = constants[node.input[0]]
             constants[node.output[0]] = constant.T if node.op_type == "Transpose" else constant

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from facerec.base.errors import DatasetError, FacerecError, MissingExtraError
+from facerec.base.errors import DatasetError, FacerecError
 from facerec.base.files import check_regular, parse_json, read_file
 from facerec.base.large_arrays import empty
+from facerec.base.libraries import needed
 from facerec.embedding.check import (
     BLOCK,
     IDS,
@@ -192,13 +193,10 @@ def reading_parquet(path: Path) -> Iterator[None]:
     try:
         if path.exists():
             check_regular(path)
-        yield
+        with needed("'facerec[parquet]'", str(path)):
+            yield
     except FacerecError:
         raise
-    except ImportError as problem:
-        raise MissingExtraError(
-            f"{path}: Parquet needs pyarrow; run: pip install 'facerec[parquet]'"
-        ) from problem
     # Damaged files end in errors of many kinds.
     except Exception as problem:
         raise DatasetError(

@@ -25,7 +25,7 @@ from facerec.base.files import (
 from facerec.base.large_arrays import empty
 from facerec.base.names import same_names
 from facerec.base.recipe import differences
-from facerec.embedding.calibration import ModelCalibration
+from facerec.embedding.calibration import FaceScore
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import read_embeddings, write_embeddings
 from facerec.records.images import check_unique
@@ -47,7 +47,7 @@ class EmbeddingsWriter:
         note: see `describe_embedding`, perhaps with more fields. Parts of a job with another note
             (but for names and paths) or other ids are refused.
         subjects: see `Embeddings`.
-        calibration: of the model, for face scores.
+        faces: which pictures the model knows, for face scores.
 
     Raises:
         DatasetError: no image, ids that repeat, or a name that does not end in ``.npz``.
@@ -60,7 +60,7 @@ class EmbeddingsWriter:
         note: Mapping[str, Any],
         *,
         subjects: npt.NDArray[np.str_] | None = None,
-        calibration: ModelCalibration | None = None,
+        faces: FaceScore | None = None,
     ) -> None:
         self.path = Path(path)
         if self.path.suffix != ".npz" or not len(ids):
@@ -69,7 +69,7 @@ class EmbeddingsWriter:
             )
         self.ids, self.note, self.subjects = same_names(ids), dict(note), subjects
         check_unique(self.ids, str(self.path))
-        self._faces = None if calibration is None else calibration.faces
+        self._faces = faces
         self.folder = self.path.with_name(f"{self.path.name}.parts")
         self._rows_per_chunk = BATCHES_PER_CHUNK * int(self.note["batch_size"])
 

@@ -11,9 +11,8 @@ holds here; for unit vectors ‖a − b‖² = 2 − 2·cosine.
 from __future__ import annotations
 
 import functools
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -21,13 +20,12 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from facerec.base.errors import DatasetError, ImageError, MetricError, ModelError
+from facerec.base.errors import ImageError, MetricError, ModelError
 from facerec.base.files import read_file
 from facerec.embedding.align import (
     MISPLACED,
     NO_DETECTOR,
     Detector,
-    NotAcquiredError,
     align_face,
     detector_at_hand,
     displacement,
@@ -36,18 +34,13 @@ from facerec.embedding.align import (
 from facerec.embedding.calibration import Threshold
 from facerec.embedding.evidence import Evidence
 from facerec.embedding.extraction import (
-    Embeddings,
     Image,
-    describe_embedding,
     extract,
-    image_digest,
 )
-from facerec.embedding.file import read_embeddings, write_embeddings
 from facerec.embedding.loading import load_model
 from facerec.embedding.model import EmbeddingModel
 from facerec.embedding.space import Space
 from facerec.records.decode import decode_image
-from facerec.records.images import FolderImages
 from facerec.statistics.operating_points import Rate, parse_rate
 
 if TYPE_CHECKING:
@@ -103,22 +96,6 @@ class Verification:
         return f"{verdict}: cosine {cosine} {relation} {self.threshold!r} ({self.source})"
 
 
-@dataclass(frozen=True)
-class Found:
-    """A photo of a folder, and how alike its face is."""
-
-    image: str
-    """Its path in the folder."""
-    similarity: float
-    same: bool | None
-    """Whether the similarity reaches the model's threshold; None without one, without a face, or
-    for a picture that is not what the model knows as a face."""
-    note: str = ""
-    """What is to be known of the two photos, such as several faces."""
-    face_score: float | None = None
-    """See `FaceScore`; None where the model has no limits."""
-
-
 DEFAULT_FPR = "1e-3"
 """The FPR whose threshold is taken unless another is asked for."""
 
@@ -153,10 +130,10 @@ class FaceRecognizer:
         unchecked: bool = False,
     ) -> None:
         self.model, self._detector, known = model, detector, model.calibration
-        self.flip = known.flip_mode(flip) if known is not None else flip is not False
+        self.flip = model.flip_mode(flip)
         self.thresholds = () if known is None else known.thresholds
         self.calibration = None if known is None else known.ratio
-        self.face_limits = None if known is None else known.faces
+        self.face_limits = model.faces
         self.unchecked = unchecked
 
     def __repr__(self) -> str:
@@ -430,71 +407,6 @@ class FaceRecognizer:
             "the photo that it was cut from"
         )
 
-    def find(self, photo: Photo, people: str | Path, *, keep: bool = False) -> list[Found]:
-        """Return the photos of a folder by how alike their faces are, the most alike first.
-
-        Of a photo with several faces the most alike one counts. Photos without a face, or that do
-        not decode, stand at the end, with a similarity of NaN.
-
-        Args:
-            photo: whose face is looked for, of several the largest.
-            people: a folder of photos, at any depth.
-            keep: keep the embeddings of its faces in PEOPLE.facerec.npz beside it, so that another
-                search looks at new and changed photos alone. They are personal data.
-
-        Raises:
-            ImageError: the photo that is looked for does not decode, or shows no face.
-            DatasetError: the folder holds no photos, or what is kept is damaged or a link.
-        """
-        source = FolderImages(people)
-        limit = self.threshold().value if self.thresholds else None
-        image, where = read_photo(photo, "the photo")
-        asked, several = self.face(image, where)
-        wanted = self.embed(asked)
-        if said := self.misplaced(image, where) or self.unlike(self.face_score(wanted), where):
-            raise NotAcquiredError(said)
-        how: Any = {"flip": self.flip, "batch_size": self.model.batch_size}
-        file = Path(f"{Path(people).resolve()}.facerec.npz") if keep else None
-        note = describe_embedding(self.model, align=self.detector, **how)
-        known = {} if file is None else _kept(file, note)
-        new, seen = list[bytes](), list[tuple[str, bytes, str]]()
-
-        def faces() -> Iterator[Image]:
-            """Yield the faces of all photos that are not known, each of its digest in ``new``."""
-            for index, name in enumerate(source.ids.tolist()):
-                where, digest, said = source.where(index), b"", ""
-                try:
-                    data = source.encoded(index)
-                    image, digest = read_photo(data, where)[0], image_digest(data)
-                    said = self.misplaced(image, name)
-                    for face, _ in self.faces(image, where) if digest not in known else ():
-                        new.append(digest)
-                        yield face
-                except ImageError as error:
-                    said = str(error)
-                known.setdefault(digest, [])
-                seen.append((name, digest, said))
-
-        for digest, vector in zip(new, extract(self.model, faces(), **how).vectors, strict=True):
-            known[digest].append(vector)
-        if file is not None:
-            _keep(file, {digest: name for name, digest, _ in seen}, known, note)
-        found = []
-        for name, digest, said in seen:
-            rows = []
-            for number, vector in enumerate(known[digest], 1):
-                cosine, score = float(self.similarity(wanted, vector)), self.face_score(vector)
-                unknown = said or self.unlike(score, name)
-                rows.append((not unknown, cosine, number, score, unknown))
-            # A face that the model knows goes before a better one that it does not know.
-            best = max(rows, key=lambda row: row[:2], default=(False, math.nan, 0, None, said))
-            _, cosine, number, score, unknown = best
-            same = cosine >= limit if limit is not None and not unknown else None
-            more = f"{name}: {len(rows)} faces, face {number} from the largest on is most alike"
-            notes = [unknown] if not rows else [several, more * (len(rows) > 1), unknown]
-            found.append(Found(name, cosine, same, "; ".join(filter(None, notes)), score))
-        return sorted(found, key=lambda item: (math.isnan(item.similarity), -item.similarity))
-
     def _vectors(self, faces: Faces) -> NDArray[np.floating[Any]]:
         """Return raw embeddings, ``(N, D)`` or ``(D,)``."""
         vectors = np.asarray(faces if _are_vectors(faces) else self.embed(cast(Images, faces)))
@@ -550,7 +462,8 @@ def load(
 
 
 @functools.lru_cache(maxsize=4)
-def _loaded(model: str, detector: str | None) -> FaceRecognizer:
+def loaded(model: str, detector: str | None) -> FaceRecognizer:
+    """Return what `load` returns, the same one while it is asked for again."""
     return load(model, detector=detector)
 
 
@@ -568,44 +481,7 @@ def verify(
         detector: see `load`.
         options: those of `FaceRecognizer.verify`.
     """
-    return _loaded(str(model), detector).verify(a, b, **options)
-
-
-def find(
-    photo: Photo, people: str | Path, *, model: str | Path, detector: str | None = None, **how: Any
-) -> list[Found]:
-    """Return the photos of a folder by how alike they are to one; see `FaceRecognizer.find`."""
-    return _loaded(str(model), detector).find(photo, people, **how)
-
-
-_KeptFaces = dict[bytes, list[NDArray[np.float32]]]
-"""Digest of a photo → the embeddings of its faces, the largest first."""
-
-
-def _kept(file: Path, note: Mapping[str, Any]) -> _KeptFaces:
-    """Return what `_keep` wrote, if it was made as a note says."""
-    if file.is_symlink():
-        raise DatasetError(f"{file}: a link, and what it points to would be replaced; remove it")
-    known: _KeptFaces = {}
-    found = read_embeddings(file) if file.exists() else None
-    if found is not None and found.note == json.loads(json.dumps(note)):
-        for digest, vector in zip(cast(Any, found.digests).tolist(), found.vectors, strict=True):
-            known.setdefault(digest, []).append(vector)
-    return known
-
-
-def _keep(file: Path, photos: dict[bytes, str], known: _KeptFaces, note: dict[str, Any]) -> None:
-    """Write the embeddings of the faces of photos that have a digest and a name."""
-    rows = [
-        (f"{name} face {number}", digest, vector)
-        for digest, name in photos.items()
-        for number, vector in enumerate(known[digest], 1)
-    ]
-    if rows:
-        ids, digests, vectors = map(np.array, zip(*rows, strict=True))
-        about: Any = {"ids": ids, "note": note, "digests": digests}
-        norms = np.linalg.norm(vectors, axis=1)
-        write_embeddings(file, Embeddings(vectors, norms, note["flip"], **about))
+    return loaded(str(model), detector).verify(a, b, **options)
 
 
 def read_photo(photo: Photo, where: str) -> tuple[Image, str]:

@@ -26,6 +26,13 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
+TEMPLATE = np.array(
+    [[38.2946, 51.6963], [73.5318, 51.5014], [56.0252, 71.7366], [41.5493, 92.3655],
+     [70.7299, 92.2041]]
+)  # fmt: skip
+"""Where left eye, right eye (left being the viewer's left), nose and both corners of the mouth lie
+in an aligned face of 112×112 (ArcFace's five points), as x and y."""
+
 MAX_PIXELS = 40_000_000
 """Largest image that is decoded without a fixed size; a header that claims more is refused."""
 

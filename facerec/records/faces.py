@@ -15,12 +15,9 @@ from typing import Any
 import cv2
 import numpy as np
 
+from facerec.records.decode import TEMPLATE
+
 SIZE = 112
-TEMPLATE = np.array(
-    [[38.2946, 51.6963], [73.5318, 51.5014], [56.0252, 71.7366], [41.5493, 92.3655],
-     [70.7299, 92.2041]]
-)  # fmt: skip
-"""Where eyes, nose tip and mouth corners lie in an aligned image (ArcFace's five points)."""
 YAWS = {"frontal": (0.0, 10.0), "everyday": (0.0, 25.0), "profile": (55.0, 75.0),
         "training": (0.0, 40.0)}  # fmt: skip
 """Kinds of photos, and how far the face is turned in them at least and at most."""

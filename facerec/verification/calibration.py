@@ -19,10 +19,11 @@ from facerec.base.errors import MetricError
 from facerec.base.progress import Progress
 from facerec.cosines.counts import Sample
 from facerec.cosines.tiles import Tile, total
-from facerec.embedding.calibration import PIXELS, ModelCalibration, ScoreCalibration, Threshold
+from facerec.embedding.calibration import ModelCalibration, ScoreCalibration, Threshold
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.face_score import fit_face_score
 from facerec.embedding.model import EmbeddingModel
+from facerec.embedding.onnx_preprocessing import PIXELS
 from facerec.embedding.space import Space
 from facerec.report.estimate import Estimate, Unit
 from facerec.statistics.calibration import (

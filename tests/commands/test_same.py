@@ -39,7 +39,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FACEREC_DETECTOR", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    recognizer._loaded.cache_clear()
+    recognizer.loaded.cache_clear()
     save_model("m/model.safetensors", create_backbone(SMALL, seed=1), SMALL, Preprocessing(), {})
     for name, seed in (("a", 0), ("b", 1)):
         write_photo(Path(f"{name}.png"), noise(seed))

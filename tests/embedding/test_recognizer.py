@@ -228,13 +228,13 @@ def test_find_marks_what_is_no_face_and_looks_for_none(tmp_path: Path) -> None:
     for name, image in zip("abc", faces(3), strict=True):
         (tmp_path / f"{name}.png").write_bytes(encode(image))
     mine, unchecked = refusing_first(), refusing_first(unchecked=True)
-    found = {item.image: item for item in mine.find(faces(2)[1], tmp_path)}
+    found = {item.image: item for item in facerec.find(faces(2)[1], tmp_path, model=mine)}
     assert found["a.png"].same is None and "does not look like" in found["a.png"].note
     assert found["b.png"].same is True and found["c.png"].same is not None
     assert found["a.png"].face_score == pytest.approx(-1) and not found["c.png"].note
     with pytest.raises(NotAcquiredError, match="does not look like"):
-        mine.find(faces(1)[0], tmp_path)
-    assert unchecked.find(faces(1)[0], tmp_path)[0].same is True
+        facerec.find(faces(1)[0], tmp_path, model=mine)
+    assert facerec.find(faces(1)[0], tmp_path, model=unchecked)[0].same is True
 
 
 def test_a_crop_whose_face_lies_elsewhere_gets_no_decision() -> None:

@@ -134,22 +134,12 @@ def test_what_cannot_be_enrolled_is_listed_by_image() -> None:
     assert "b" not in found and "a" in found
 
 
-@pytest.mark.parametrize(
-    ("token", "change"),
-    [
-        ("model", {"sha256": "cd" * 32}),
-        ("preprocessing", {"channels": "bgr"}),
-        ("mirror images", {"flip": True}),
-        ("dimensions", {"width": 8}),
-    ],
-)
-def test_embeddings_of_another_space_are_refused(token: str, change: dict[str, Any]) -> None:
+def test_embeddings_of_another_space_are_refused() -> None:
     vectors, names = people(4)
     found = gallery(vectors, names)
-    foreign = embeddings(vectors[:, : change.pop("width", 16)], names, **change)
     for act in (found.enroll, found.calibrate, found.identify):
-        with pytest.raises(ModelError, match=token):
-            act(foreign)
+        with pytest.raises(ModelError, match=r"gallery cannot be compared.*another model"):
+            act(embeddings(vectors, names, sha256="cd" * 32))
     assert len(found) == 4 and found.calibration is None
 
 

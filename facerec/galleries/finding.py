@@ -1,0 +1,151 @@
+"""Which photos of a folder show the person of a photo?"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from facerec.base.errors import DatasetError, ImageError
+from facerec.base.files import check_place
+from facerec.embedding.align import NotAcquiredError
+from facerec.embedding.extraction import (
+    Embeddings,
+    Image,
+    describe_embedding,
+    extract,
+    image_digest,
+)
+from facerec.embedding.file import read_embeddings, write_embeddings
+from facerec.embedding.recognizer import FaceRecognizer, Photo, loaded, read_photo
+from facerec.records.images import FolderImages
+
+_Faces = dict[bytes, list[NDArray[np.float32]]]
+"""`image_digest` of a photo → the embeddings of its faces, the largest first."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A photo of a folder, and how alike its face is."""
+
+    image: str
+    """Its path in the folder."""
+    similarity: float
+    same: bool | None
+    """Whether the similarity reaches the model's threshold; None without one, without a face, or
+    for a picture that is not what the model knows as a face."""
+    note: str = ""
+    """What is to be known of the two photos, such as several faces."""
+    face_score: float | None = None
+    """See `FaceScore`; None where the model has no limits."""
+
+
+def find(
+    photo: Photo,
+    people: str | Path,
+    *,
+    model: str | Path | FaceRecognizer,
+    detector: str | None = None,
+    keep: bool = False,
+) -> list[Found]:
+    """Return the photos of a folder by how alike their faces are, the most alike first.
+
+    Of a photo with several faces the most alike one counts. Photos without a face, or that do not
+    decode, stand at the end, with a similarity of NaN.
+
+    Args:
+        photo: whose face is looked for, of several the largest.
+        people: a folder of photos, at any depth.
+        model: see `facerec.load`, or what that returned.
+        detector: see `facerec.load`.
+        keep: keep the embeddings of its faces in PEOPLE.facerec.npz beside it, so that another
+            search looks at new and changed photos alone. They are personal data.
+
+    Raises:
+        ImageError: the photo that is looked for does not decode, or shows no face.
+        DatasetError: the folder holds no photos, or what is kept is damaged or a link.
+    """
+    own = model if isinstance(model, FaceRecognizer) else loaded(str(model), detector)
+    source = FolderImages(people)
+    limit = own.threshold().value if own.thresholds else None
+    image, where = read_photo(photo, "the photo")
+    asked, several = own.face(image, where)
+    wanted = own.embed(asked)
+    if said := own.misplaced(image, where) or own.unlike(own.face_score(wanted), where):
+        raise NotAcquiredError(said)
+    how: Any = {"flip": own.flip, "batch_size": own.model.batch_size}
+    file = Path(f"{Path(people).resolve()}.facerec.npz") if keep else None
+    note = describe_embedding(own.model, align=own.detector, **how)
+    known = {} if file is None else _read_kept(file, note)
+    new, seen = list[bytes](), list[tuple[str, bytes, str]]()
+
+    def faces() -> Iterator[Image]:
+        """Yield the faces of all photos that are not known, each of its digest in ``new``."""
+        for index, name in enumerate(source.ids.tolist()):
+            where, digest, said = source.where(index), b"", ""
+            try:
+                data = source.encoded(index)
+                image, digest = read_photo(data, where)[0], image_digest(data)
+                said = own.misplaced(image, name)
+                for face, _ in own.faces(image, where) if digest not in known else ():
+                    new.append(digest)
+                    yield face
+            except ImageError as error:
+                said = str(error)
+            known.setdefault(digest, [])
+            seen.append((name, digest, said))
+
+    for digest, vector in zip(new, extract(own.model, faces(), **how).vectors, strict=True):
+        known[digest].append(vector)
+    if file is not None:
+        _write_kept(file, {digest: name for name, digest, _ in seen}, known, note)
+    found = []
+    for name, digest, said in seen:
+        rows = []
+        for number, vector in enumerate(known[digest], 1):
+            cosine, score = float(own.similarity(wanted, vector)), own.face_score(vector)
+            unknown = said or own.unlike(score, name)
+            rows.append((not unknown, cosine, number, score, unknown))
+        # A face that the model knows goes before a better one that it does not know.
+        best = max(rows, key=lambda row: row[:2], default=(False, math.nan, 0, None, said))
+        _, cosine, number, score, unknown = best
+        same = cosine >= limit if limit is not None and not unknown else None
+        more = f"{name}: {len(rows)} faces, face {number} from the largest on is most alike"
+        notes = [unknown] if not rows else [several, more * (len(rows) > 1), unknown]
+        found.append(Found(name, cosine, same, "; ".join(filter(None, notes)), score))
+    return sorted(found, key=lambda item: (math.isnan(item.similarity), -item.similarity))
+
+
+def _read_kept(path: Path, note: Mapping[str, Any]) -> _Faces:
+    """Return what `_write_kept` wrote, if it was made as a note says; else nothing.
+
+    Raises:
+        DatasetError: it is damaged, or a link.
+    """
+    check_place(path, DatasetError)
+    faces: _Faces = {}
+    found = read_embeddings(path) if path.exists() else None
+    if found is not None and found.note == json.loads(json.dumps(note)):
+        for digest, vector in zip(cast(Any, found.digests).tolist(), found.vectors, strict=True):
+            faces.setdefault(digest, []).append(vector)
+    return faces
+
+
+def _write_kept(path: Path, photos: Mapping[bytes, str], faces: _Faces, note: Any) -> None:
+    """Write the embeddings of the faces of photos that have a digest and a name; none, no file."""
+    rows = [
+        (f"{name} face {number}", digest, vector)
+        for digest, name in photos.items()
+        for number, vector in enumerate(faces[digest], 1)
+    ]
+    if rows:
+        ids, digests, vectors = map(np.array, zip(*rows, strict=True))
+        norms = np.linalg.norm(vectors, axis=1)
+        kept = Embeddings(vectors, norms, note["flip"], ids, note=note, digests=digests)
+        write_embeddings(path, kept)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from facerec.base.errors import DatasetError
-from facerec.base.files import check_no_links
+from facerec.base.files import atomic_path, check_no_links
 from facerec.base.limits import Count
 from facerec.base.progress import section
 from facerec.base.recipe import load_recipe
@@ -90,7 +90,8 @@ def demo(
         shutil.rmtree(old, ignore_errors=True)
     console.rule("faces")
     _draw(data, faces, processes, console)
-    (out / "faces.jpg").write_bytes(contact_sheet(faces))
+    with atomic_path(out / "faces.jpg") as temporary:
+        temporary.write_bytes(contact_sheet(faces))
     runs = []
     for name, arm in arms.items():
         console.rule(f"training of {name}")

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from facerec.base.errors import ImageError, MetricError, ModelError
 from facerec.base.files import read_file
+from facerec.cosines.unit_rows import on_grid
 from facerec.embedding.align import (
     MISPLACED,
     NO_DETECTOR,
@@ -252,9 +253,8 @@ class FaceRecognizer:
             ImageError: an image of another shape or type.
             ModelError: embeddings of another size.
         """
-        cosines = np.inner(self._unit(a), self._unit(b))
-        # Thresholds are found among float32 scores, so only those compare exactly with them.
-        return np.asarray(np.clip(cosines, -1, 1), np.float32)
+        # Thresholds are found among scores on the grid, so only those compare exactly with them.
+        return on_grid(np.array(np.inner(self._unit(a), self._unit(b))))
 
     def threshold(self, fpr: Rate | None = None, bench: str | None = None) -> Threshold:
         """Return the operating point of the model at an FPR.

@@ -111,10 +111,7 @@ def true_float32() -> Iterator[None]:
     """
     backends: Any = torch.backends
     cuda, cudnn, onednn = backends.cuda, backends.cudnn, backends.mkldnn
-    operations = (
-        *(cuda.matmul, cudnn.conv, cudnn.rnn),
-        *(onednn.matmul, onednn.conv, onednn.rnn),
-    )
+    operations = (cuda.matmul, cudnn.conv, cudnn.rnn, onednn.matmul, onednn.conv, onednn.rnn)
     precisions = [operation.fp32_precision for operation in operations]
     try:
         older = torch.get_float32_matmul_precision(), cudnn.allow_tf32

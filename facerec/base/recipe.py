@@ -164,8 +164,6 @@ def check(hint: Any, value: Any, where: str, field: str = "recipe") -> Any:
     that has the class was run.
     """
     origin, options = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Annotated:
-        return check(options[0], value, where, field)
     if origin in (typing.Union, types.UnionType):
         return _check_union(options, value, where, field)
     if origin is tuple and isinstance(value, (tuple, list)):
@@ -251,7 +249,7 @@ def _check_dataclass(kind: type[Any], value: Any, where: str, field: str) -> Any
             raise RecipeError(
                 f"{where}: {field} has no field {shown(name)}, {_nearest(name, fields)}"
             )
-    hints = typing.get_type_hints(kind, include_extras=True)
+    hints = typing.get_type_hints(kind)  # without limits, which a class holds by itself
     checked = {n: check(hints[n], v, where, f"{field}.{n}") for n, v in given.items()}
     try:
         return kind(**checked)

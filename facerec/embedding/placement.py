@@ -8,12 +8,13 @@ that lie wrongly make different people alike.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from facerec.base.progress import Progress
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.model import EmbeddingModel, shifted
 
@@ -57,7 +58,7 @@ def try_placements(
     model: EmbeddingModel,
     faces: NDArray[np.uint8],
     steps: Sequence[int] = STEPS,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> list[Placement]:
     """Return the placements that were tried, the one with the largest mean norm first.
 
@@ -67,7 +68,7 @@ def try_placements(
         model: what embeds; its own shift is the one where the search starts.
         faces: uint8 RGB ``(n, H, W, 3)``, as they come.
         steps: pixels of a 112×112 crop.
-        progress: called with placements done and in all.
+        progress: see `facerec.base.progress.Progress`.
     """
     unit, found = max(1, round(faces.shape[1] / 112)), dict[Shift, float]()
 
@@ -76,7 +77,7 @@ def try_placements(
             vectors = model.embed(shifted(faces, shift))
             found[shift] = float(np.linalg.norm(vectors, axis=1).mean())
             if progress is not None:
-                progress(len(found), 2 * len(steps))
+                progress("trying placements", len(found), 2 * len(steps))
         return found[shift]
 
     across, down = model.shift

@@ -30,24 +30,15 @@ class DiscardCurve:
         """All comparisons."""
         return int(self.discarded[-1])
 
-    @property
-    def discard_rates(self) -> NDArray[np.float64]:
-        """Shares discarded, from 0 to 1, ``(K,)``."""
-        return self.discarded / self.comparisons
-
-    @property
-    def error_rates(self) -> NDArray[np.float64]:
-        """Error rates among what remains, ``(K,)``; 0 where nothing remains."""
-        return self.errors / np.maximum(self.comparisons - self.discarded, 1)
-
     def area(self, limit: Rate = 1.0) -> float:
         """Return the area under the steps up to a share discarded (pAUC), 1 for the whole curve.
 
         Raises:
             MetricError: the limit is no share.
         """
-        edges = np.minimum(self.discard_rates, float(parse_rate(limit)))
-        return float(self.error_rates[:-1] @ np.diff(edges))
+        rates = self.errors[:-1] / (self.comparisons - self.discarded[:-1])
+        edges = np.minimum(self.discarded / self.comparisons, float(parse_rate(limit)))
+        return float(rates @ np.diff(edges))
 
 
 def error_versus_discard(errors: ArrayLike, quality: ArrayLike) -> DiscardCurve:

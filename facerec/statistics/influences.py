@@ -115,17 +115,16 @@ class ScoredComparisons:
         """
         scores, added = self.scores.astype(np.float64), np.zeros(self.scores.size)
         mated, others = scores[self.same], scores[~self.same]
-        with np.errstate(invalid="ignore", over="ignore"):  # scores may be infinite
+        with np.errstate(invalid="ignore", over="ignore"):  # scores may be infinite, or huge
             spread = math.sqrt((mated.var() + others.var()) / 2)
             gap = float(mated.mean() - others.mean())
-        if not spread > 0:
-            return math.nan, added
-        value = gap / spread
-        for kind, sign in ((self.same, 1), (~self.same, -1)):
-            rest = scores[kind] - scores[kind].mean()
-            of_spread = value * (rest**2 - (rest**2).mean()) / (4 * spread**2)
-            added[kind] = (sign * rest / spread - of_spread) / rest.size
-        return value, added
+            if not 0 < spread < math.inf:
+                return math.nan, added
+            for kind, sign in ((self.same, 1), (~self.same, -1)):
+                rest = scores[kind] - scores[kind].mean()
+                of_spread = gap * (rest**2 - (rest**2).mean()) / (4 * spread**3)
+                added[kind] = (sign * rest / spread - of_spread) / rest.size
+        return gap / spread, added
 
     def eer(self) -> Influence:
         """Return the equal error rate on the convex hull of the ROC.

@@ -163,12 +163,7 @@ def try_preprocessing(
     faces = draw_faces(model, bench.images, used, FACES, align)
     if not len(faces):
         raise MetricError(f"{bench.name}: no image has a face that can be read; check the images")
-
-    def placing(done: int, total: int) -> None:
-        if progress is not None:
-            progress("trying placements", done, total)
-
-    placements = try_placements(model, faces, progress=placing)
+    placements = try_placements(model, faces, progress=progress)
     placed = [Way(preprocessing, placements[0].shift) for preprocessing in likely(model)]
     candidates = [*dict.fromkeys([Way(model.preprocessing, model.shift), *placed])]
     pairs, scores = bench.pairs[chosen], []

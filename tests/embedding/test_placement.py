@@ -76,7 +76,7 @@ def test_a_planted_placement_is_found_by_the_norm(shift: tuple[int, int]) -> Non
     for each in tried:
         norms = np.linalg.norm(window(shifted(pictures, each.shift)), axis=1)
         assert each.norm == pytest.approx(norms.mean(), rel=1e-5)
-    assert done[-1][0] == len(tried) <= done[-1][1]
+    assert done[-1][1] == len(tried) <= done[-1][2]
     # A model that is moved so already needs nothing.
     assert not better_placement(model.with_preprocessing(model.preprocessing, shift), pictures)
     said = better_placement(model, pictures)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures facerec on a bare machine with one GPU in ten minutes: versions, tests/cuda, rates, iResNet-50 and
-# -100 beside the plain loop, the heads, a training on real faces with its LFW figure, then loader,
-# extraction, scoring and settings of the compiler.
+# -100 beside the plain loop, the heads, a training on real faces with its LFW figure, then the
+# loader and settings of the compiler.
 #
 #   OUT=results bash .carry/measure.sh [FOLDER OF FACEREC]
 #
@@ -35,5 +35,5 @@ timeout "${TRAIN:-90}" python3 -m facerec train recipes/cfp_small.py --data.path
   --runs "$R" --validation.benches lfw --validation.data "$C/data/lfw" --validation.every-epochs 1000 \
   --checkpoints.every-steps 100000 ${STEPS:-} 2>&1 | tee "$OUT/train.log"
 cp "$R"/*/metrics.jsonl "$OUT/" 2>/dev/null
-say bench2; bench gpu2 8 gpu_loader gpu_extraction gpu_scoring gpu_settings
+say bench2; bench gpu2 8 gpu_loader gpu_settings
 say end

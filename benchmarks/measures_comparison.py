@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Any
 
 import numpy as np
+from measures import _run
 from numpy.typing import NDArray
 from rows import Row
 
@@ -95,10 +93,10 @@ def retrieval(
         remark = f"needs pytorch-metric-learning 2, found {installed}"
         return [Row(f"{name}pytorch-metric-learning", None, "×", remark=remark)]
     size = [images, dimensions, per_class]
-    ours = _search(["facerec", 0, *size])
+    ours = _run(_SEARCH, json.dumps(["facerec", 0, *size]))
     rows = []
     for batch in batches:
-        theirs = _search(["theirs", batch, *size])
+        theirs = _run(_SEARCH, json.dumps(["theirs", batch, *size]))
         # Vectors that are normalised in another precision may swap nearly equal neighbours.
         assert np.allclose(ours["figures"], theirs["figures"], rtol=0, atol=0.5 / images + 1e-5)
         what = f"{name}pytorch-metric-learning, batches of {batch}"
@@ -169,11 +167,6 @@ def declared_rows(name: str, families: Sequence[Sequence[SeedMean]]) -> list[Row
         bar = 95 - _allowance(len(every))
         rows.append(Row(what, 100 * covered / len(every), "%", bar, "higher", told))
     return rows
-
-
-def _search(arguments: list[Any]) -> dict[str, Any]:
-    command = [sys.executable, "-c", _SEARCH, json.dumps(arguments)]
-    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
 
 
 def _train_both(

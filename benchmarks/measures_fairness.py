@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 import tempfile
 import time
 
 import numpy as np
+from measures import _run
 from numpy.typing import NDArray
 from rows import Row
 from scipy.stats import kruskal
@@ -158,11 +157,7 @@ def whole_audit(subjects: int = 10_000, images: int = 20, dimensions: int = 512)
         dimensions: of an embedding.
     """
     with tempfile.TemporaryDirectory() as folder:
-        call = json.dumps([folder, subjects, images, dimensions])
-        done = subprocess.run(
-            [sys.executable, "-c", _AUDIT, call], check=True, stdout=subprocess.PIPE
-        )
-    found = json.loads(done.stdout)
+        found = _run(_AUDIT, json.dumps([folder, subjects, images, dimensions]))
     people = f"{subjects:,} subjects × {images} images in {GROUPS} groups"
     name = f"whole audit, {people}, {dimensions}-d"
     remark = (

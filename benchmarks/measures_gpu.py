@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import numpy as np
 import torch
 from clock import PhaseClock, product_rate
 from noise import empty_set, random_batches
@@ -35,14 +34,12 @@ from torch import Tensor, nn
 
 from facerec.backbones import (
     Backbone,
-    Preprocessing,
     create_backbone,
     list_backbones,
     register_backbone,
 )
-from facerec.base.devices import choose_device, has_fast_bf16, set_numerics
+from facerec.base.devices import choose_device, set_numerics
 from facerec.base.errors import MissingExtraError
-from facerec.embedding import TorchModel, extract
 from facerec.heads import SEC
 from facerec.records import BatchLoader, Data, FaceDataset, RecordImages
 from facerec.training import SGD, Head, Recipe
@@ -53,7 +50,6 @@ from facerec.training.plan import backbone_flop, head_flop
 from facerec.training.prefetch import prefetched
 from facerec.training.sampler import GlobalBatchSampler
 from facerec.training.trainer import Trainer
-from facerec.verification.scoring import score_all_pairs
 
 GB = 10**9
 
@@ -78,8 +74,6 @@ class Size:
     people: int = 120
     """Generated for the loader, ten photos each."""
     workers: tuple[int, ...] = (2, 8, 16)
-    extracted: int = 16_384
-    scored: tuple[int, ...] = (100_000, 1_000_000)
     seconds: float = 1.5
     """How long the timed steps of a row take."""
 
@@ -95,8 +89,6 @@ TOY = Size(
     copied=2**20,
     people=4,
     workers=(0, 1),
-    extracted=6,
-    scored=(300, 600),
     seconds=0.0,
 )
 
@@ -743,69 +735,3 @@ def _fed(session: Session, data: Path, name: str) -> list[Row]:
     told = f"{waiting:.1f} % of a step waiting for data; {dataset.num_classes} classes"
     what = f"{name}, batch {batch}, {workers} workers"
     return [Row(what, steps * batch / whole, "images/s", None, "higher", told)]
-
-
-def gpu_extraction(session: Session) -> Iterator[Row]:
-    """Measure embedding of decoded images and their mirror images."""
-    for backbone in ("iresnet50", "iresnet100"):
-        name = f"extraction, {backbone}, with flip"
-        yield from session.attempt(name, 20, partial(_extraction, session, backbone, name))
-
-
-def _extraction(session: Session, backbone: str, name: str) -> list[Row]:
-    sizes = session.sizes
-    config = Backbone(backbone, embedding_size=sizes.embedding, width=sizes.width)
-    batch = sizes.main_batch
-    precision = "bf16" if has_fast_bf16(session.device) else "fp32"
-    model = TorchModel(
-        create_backbone(config, seed=0),
-        Preprocessing(),
-        device=session.device,
-        batch_size=batch,
-        precision=precision,
-    )
-    images = np.random.default_rng(0).integers(
-        256, size=(sizes.extracted, 112, 112, 3), dtype=np.uint8
-    )
-    extract(model, images[: 2 * batch], flip=True, batch_size=batch)
-    begun = time.monotonic()
-    found = extract(model, images, flip=True, batch_size=batch)
-    seconds = time.monotonic() - begun
-    assert np.isfinite(found.vectors).all()
-    remark = f"{len(images):,} images, each embedded twice, {precision}, batch {batch}"
-    return [Row(name, len(images) / seconds, "images/s", None, "higher", remark)]
-
-
-def gpu_scoring(session: Session) -> Iterator[Row]:
-    """Measure scoring of all pairs, with exact thresholds and errors by subject."""
-    rate = 0.0  # pairs/s
-
-    def act(images: int, name: str) -> list[Row]:
-        nonlocal rate
-        dimensions, subjects = session.sizes.embedding, images // 5
-        person = torch.arange(images) % subjects
-        generator = torch.Generator(session.device).manual_seed(0)
-        options: dict[str, Any] = {"device": session.device, "generator": generator}
-        centers = torch.randn(subjects, dimensions, **options)
-        vectors = centers[person] + 1.5 * torch.randn(images, dimensions, **options) + 0.15
-        host = vectors.cpu().numpy()
-        del centers, vectors
-        session._clean()
-        if session.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(session.device)
-        begun = time.monotonic()
-        targets = ("1e-2", "1e-3", "1e-4", "1e-5", "1e-6")
-        found = score_all_pairs(host, person.numpy(), fpr=targets, device=session.device)
-        seconds = time.monotonic() - begun
-        pairs = found.mated + found.non_mated
-        rate = pairs / seconds
-        peak = ""
-        if session.device.type == "cuda":
-            peak = f", peak {torch.cuda.max_memory_allocated(session.device) / GB:.1f} GB"
-        told = f"{len(targets)} exact thresholds, errors by subject; {rate:.3g} pairs/s{peak}"
-        return [Row(name, seconds, "s", remark=told)]
-
-    for images in session.sizes.scored:
-        name = f"all {images * (images - 1) // 2:,} pairs of {images:,} images"
-        expected = 20 + images**2 / 2 / rate if rate else 30
-        yield from session.attempt(name, expected, partial(act, images, name))

@@ -80,8 +80,7 @@ SUITES: dict[str, dict[str, Act]] = {
         "faces": {"measures_faces": ("face_refusals", "quality_signals")},
         "gpu": {
             "measures_gpu": (
-                *("gpu_rates", "gpu_training", "gpu_heads", "gpu_settings"),
-                *("gpu_scoring", "gpu_extraction", "gpu_loader"),
+                *("gpu_rates", "gpu_training", "gpu_heads", "gpu_settings", "gpu_loader"),
             ),
         },
     }.items()

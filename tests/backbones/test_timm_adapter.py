@@ -87,7 +87,9 @@ def test_it_trains_and_is_planned(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("config", [RESNET, TRANSFORMER], ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    "config", [pytest.param(RESNET, marks=pytest.mark.slow), TRANSFORMER], ids=lambda c: c.name
+)
 def test_it_exports(config: Backbone) -> None:
     pytest.importorskip("onnxruntime")
     from facerec.embedding.onnx_file import parse_onnx

@@ -2,19 +2,20 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from pytest import CaptureFixture, MonkeyPatch
 
 from facerec.base.files import sha256
 from facerec.commands.all_pairs import main
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import write_embeddings
 from facerec.verification.scoring import score_all_pairs
+from tests.commands.conftest import Refused
 
 FAILED = 7
 
@@ -54,7 +55,7 @@ def write_subjects(path: Path, rows: list[list[str]] | None = None) -> None:
 
 
 @pytest.fixture
-def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workplace(tmp_path: Path, monkeypatch: MonkeyPatch) -> Path:
     write_toy(tmp_path / "e.npz")
     write_toy(tmp_path / "nobody.npz", subjects=None)
     write_subjects(tmp_path / "s.csv")
@@ -70,9 +71,7 @@ def figures(file: str) -> Figures:
     return {(row["group"], row["figure"], row["target"]): row for row in rows}
 
 
-def test_terminal_and_json_hold_the_same_rows(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_terminal_and_json_hold_the_same_rows(workplace: Path, capsys: CaptureFixture) -> None:
     flags = ["--fpr", "1/20,1e-9", "--threshold", "0.4", "--json", "j.json"]
     main([*GROUPED, *flags])
     text = " ".join(capsys.readouterr().out.split())
@@ -125,11 +124,7 @@ TWO_KINDS = [*ROWS[:-1], [*ROWS[-1][:2], "other"]]
     ],
 )
 def test_mistakes_end_in_a_sentence(
-    workplace: Path,
-    refused: Callable[..., str],
-    arguments: str,
-    rows: list[list[str]],
-    words: tuple[str, ...],
+    workplace: Path, refused: Refused, arguments: str, rows: list[list[str]], words: tuple[str, ...]
 ) -> None:
     write_subjects(workplace / "s.csv", rows)
     error = refused(main, "--embeddings", "e.npz", *arguments.split())

@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from pytest import CaptureFixture, MonkeyPatch
 
 from facerec.commands.audit import main
 from facerec.commands.audit_scores import main as scores_main
@@ -18,6 +18,7 @@ from facerec.embedding.file import write_embeddings
 from facerec.fairness import rows as names
 from facerec.fairness.attributes import INFERRED
 from facerec.fairness.page import read_rows
+from tests.commands.conftest import Refused
 
 FAST = ["--permutations", "99", "--replicates", "40", "--fmr", "1e-1,1e-2"]
 PERSONS, IMAGES = 40, 3
@@ -51,7 +52,7 @@ def write_attributes(folder: Path, source: str = "curator") -> None:
 
 
 @pytest.fixture
-def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workplace(tmp_path: Path, monkeypatch: MonkeyPatch) -> Path:
     """Go where embeddings and attributes are."""
     monkeypatch.chdir(tmp_path)
     write_people(tmp_path / "E.npz")
@@ -64,7 +65,7 @@ def run(*arguments: str) -> None:
     main([*given, *FAST, *arguments])
 
 
-def test_report_and_summary(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_and_summary(workplace: Path, capsys: CaptureFixture) -> None:
     run("--one-to-many", "--fpir", "1e-1", "--reference", "male")
     text = capsys.readouterr().out
     flat = " ".join(text.split())
@@ -83,9 +84,7 @@ def test_thresholds_of_scores(workplace: Path) -> None:
     assert {row["target"]: row["denominator"] for row in rows}["1e-2"] == 500
 
 
-def test_both_rates_are_at_one_threshold(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_both_rates_are_at_one_threshold(workplace: Path, capsys: CaptureFixture) -> None:
     """Of 14,900 impostor pairs 149 reach 0.5; the 14 of 1e-3 are all of one group."""
     accepted = {("women", "women"): (116, 4000, 0.9), ("men", "men"): (33, 4000, 0.6)}
     lines = ["label,score,gender_1,gender_2,label_source"]
@@ -118,7 +117,7 @@ def test_both_rates_are_at_one_threshold(
     ("lacks", "has"), [("FMR (FPD)", "FNMR (FND)"), ("FNMR (FND)", "FMR (FPD)")]
 )
 def test_a_group_with_one_kind_of_pairs_is_compared_by_it(
-    workplace: Path, capsys: pytest.CaptureFixture[str], lacks: str, has: str
+    workplace: Path, capsys: CaptureFixture, lacks: str, has: str
 ) -> None:
     """Of groups A and B 7 of 200 pairs of each kind are wrong, of C 150, all of one kind."""
     lines = ["label,score,race,label_source"]
@@ -152,14 +151,12 @@ def test_a_group_with_one_kind_of_pairs_is_compared_by_it(
         (["--one-to-many", "--reference", "nobody"], "'nobody' is none of the groups"),
     ],
 )
-def test_refusals(
-    workplace: Path, refused: Callable[..., str], arguments: list[str], words: str
-) -> None:
+def test_refusals(workplace: Path, refused: Refused, arguments: list[str], words: str) -> None:
     assert words in refused(lambda more: run(*more), *arguments)
 
 
 def test_spellings_and_values_that_change_are_named(
-    workplace: Path, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
+    workplace: Path, capsys: CaptureFixture, refused: Refused
 ) -> None:
     text = Path("A.csv").read_text()
     Path("A.csv").write_text(text.replace(",female,old", ",F,old"))
@@ -178,7 +175,7 @@ def test_spellings_and_values_that_change_are_named(
 
 
 def test_inferred_labels_take_a_flag(
-    workplace: Path, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
+    workplace: Path, capsys: CaptureFixture, refused: Refused
 ) -> None:
     write_attributes(workplace, source="genderize.io")
     assert "120 lines do not say" in refused(lambda more: run(*more))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import cv2
 import helpers.tiny_training  # noqa: F401  (its backbone)
 import numpy as np
 import pytest
+from pytest import CaptureFixture, MonkeyPatch
 
 import facerec
 from facerec.backbones import Backbone, Preprocessing, create_backbone
@@ -26,6 +26,7 @@ from facerec.embedding.calibration import ModelCalibration
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import write_embeddings
 from facerec.verification import score_pairs
+from tests.commands.conftest import Refused
 
 SMALL = Backbone("tiny_linear", embedding_size=16)
 WHO = np.repeat(np.arange(60), 3)
@@ -45,7 +46,7 @@ def toy(spread: float = 0.6, keep: slice = slice(None)) -> Embeddings:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path: Path, monkeypatch: MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     write_embeddings("toy.npz", toy())
     with Path("who.csv").open("w", encoding="utf-8", newline="") as file:
@@ -57,7 +58,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_ratios_and_groups_are_told(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ratios_and_groups_are_told(place: Path, capsys: CaptureFixture) -> None:
     main(["--people", "toy.npz", "--subjects", "who.csv", "--group", "kind", "--out", "c.json"])
     printed = capsys.readouterr().out
     whole = ModelCalibration.read(place / "c.json")
@@ -93,7 +94,7 @@ def people(place: Path) -> Path:
 
 
 def test_what_it_leaves_decides_everywhere(
-    people: Path, refused: Callable[..., str], capsys: pytest.CaptureFixture[str]
+    people: Path, refused: Refused, capsys: CaptureFixture
 ) -> None:
     main(["--people", "people", "--model", "m", "--shift", "2", "-1", "--fpr", "1e-1"])
     printed, file = capsys.readouterr().out, Path("m/model.safetensors.facerec.json")
@@ -145,9 +146,7 @@ def test_what_it_leaves_decides_everywhere(
     assert Path("who.csv").read_bytes() == before
 
 
-def test_nothing_is_said_of_another_model_s(
-    people: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_said_of_another_model_s(people: Path, capsys: CaptureFixture) -> None:
     main(["--people", "people", "--model", "m"])
     save_model("m/model.safetensors", create_backbone(SMALL, seed=2), SMALL, Preprocessing(), {})
     capsys.readouterr()
@@ -157,7 +156,7 @@ def test_nothing_is_said_of_another_model_s(
     assert "not looked at whether" in printed
 
 
-def test_verify_judges_it_on_pairs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_judges_it_on_pairs(place: Path, capsys: CaptureFixture) -> None:
     main(["--people", "toy.npz", "--out", "c.json"])
     generator, lines = np.random.default_rng(2), []
     for _ in range(600):
@@ -206,7 +205,7 @@ def test_verify_judges_it_on_pairs(place: Path, capsys: pytest.CaptureFixture[st
     ],
 )
 def test_what_cannot_be_calibrated_is_one_sentence(
-    place: Path, refused: Callable[..., str], arguments: list[str], words: str
+    place: Path, refused: Refused, arguments: list[str], words: str
 ) -> None:
     write_embeddings("nobody.npz", replace(toy(), subjects=None))
     write_embeddings("unknown.npz", replace(toy(), note={}))
@@ -222,7 +221,7 @@ def test_what_cannot_be_calibrated_is_one_sentence(
 
 
 def test_people_who_part_too_well_have_thresholds_alone(
-    place: Path, capsys: pytest.CaptureFixture[str]
+    place: Path, capsys: CaptureFixture
 ) -> None:
     write_embeddings("apart.npz", toy(spread=0.001))
     main(["--people", "apart.npz", "--out", "c.json"])
@@ -230,9 +229,7 @@ def test_people_who_part_too_well_have_thresholds_alone(
     assert found.ratio is None and found.thresholds and "not told" in capsys.readouterr().out
 
 
-def test_a_calibration_of_another_model_judges_nothing(
-    place: Path, refused: Callable[..., str]
-) -> None:
+def test_a_calibration_of_another_model_judges_nothing(place: Path, refused: Refused) -> None:
     main(["--people", "toy.npz", "--out", "c.json"])
     other = json.loads(Path("c.json").read_text())
     other["score_calibration"]["model"]["sha256"] = "b" * 64

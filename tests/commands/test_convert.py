@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +9,14 @@ import pytest
 from helpers.pair_lists import draw, make_cfp, named_pairs, write
 from helpers.toy_files import read_table
 from helpers.toy_packs import make_pack
+from pytest import CaptureFixture, MonkeyPatch
 
 from facerec.commands.convert import main
 from facerec.records.images import MemoryImages
 from facerec.verification.bench import Bench, Pairs, pack_bench
 from facerec.verification.protocols import read_pairs
 from facerec.verification.protocols.export import export_pack
+from tests.commands.conftest import Refused
 
 
 def contents(bench: Bench) -> list[tuple[bytes, bytes, bool]]:
@@ -46,9 +47,7 @@ def lfw(tmp_path: Path) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("suffix", [".bin", ".npz"])
-def test_a_pack_without_names(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str
-) -> None:
+def test_a_pack_without_names(tmp_path: Path, capsys: CaptureFixture, suffix: str) -> None:
     pack = make_pack(tmp_path / "toy.bin")
     run("--bench", pack, "--out", tmp_path / "copy" / f"toy{suffix}")
     captured = capsys.readouterr()
@@ -85,7 +84,7 @@ def test_pairs_of_a_pack_are_in_the_order_of_folds(tmp_path: Path) -> None:
 
 
 def test_names_never_reach_another_pack(
-    tmp_path: Path, refused: Callable[..., str], lfw: tuple[object, ...]
+    tmp_path: Path, refused: Refused, lfw: tuple[object, ...]
 ) -> None:
     folder = tmp_path / "packs"
     toy = make_pack(folder / "toy.bin")
@@ -101,7 +100,7 @@ def test_names_never_reach_another_pack(
 
 
 def test_a_failure_leaves_nothing(
-    tmp_path: Path, refused: Callable[..., str], lfw: tuple[object, ...]
+    tmp_path: Path, refused: Refused, lfw: tuple[object, ...]
 ) -> None:
     last = tmp_path / "images" / "Bo_1" / "Bo_1_0001.jpg"
     out = tmp_path / "p" / "lfw.npz"
@@ -122,11 +121,7 @@ def test_a_failure_leaves_nothing(
     ],
 )
 def test_unclear_arguments(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    refused: Callable[..., str],
-    arguments: list[str],
-    sentence: str,
+    tmp_path: Path, monkeypatch: MonkeyPatch, refused: Refused, arguments: list[str], sentence: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("pairs.txt").touch()

@@ -261,23 +261,6 @@ def test_crops_in_records_stay_as_they_are_stored_and_those_in_a_folder_are_turn
     assert "1 of 2 images looked at are marked as turned" in capsys.readouterr().out
 
 
-@pytest.mark.integration
-def test_real_photos_of_a_phone(
-    shared_data: Path, tmp_path: Path, monkeypatch: MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    turned = shared_data / "cases" / "turned"
-    source = ["--images", str(turned / "photos"), "--align", str(turned / "points.csv")]
-    main(
-        ["--model", str(shared_data / "teacher" / "MobileFaceNet.onnx"), *source, "--out", "e.npz"]
-    )
-    found = read_embeddings("e.npz")
-    unit = found.vectors / np.linalg.norm(found.vectors, axis=1, keepdims=True)
-    vectors = dict(zip(found.ids.tolist(), unit, strict=True))
-    pairs = [(f"phone/{i:02d}.jpg", f"upright/{i:02d}.jpg") for i in range(20)]
-    assert min(vectors[one] @ vectors[other] for one, other in pairs) > 0.99
-
-
 # --- kills, ranks, processes -----------------------------------------------------------------
 
 KILLED = """

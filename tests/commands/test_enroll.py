@@ -207,12 +207,6 @@ def test_pictures_that_are_no_faces_are_failures(
         assert answers[1]["subject"] == (None if not flags else "p01")
 
 
-def test_export(workplace: np.ndarray, capsys: CaptureFixture) -> None:
-    pytest.importorskip("pyarrow")
-    enroll.main(["enrol.npz", "--gallery", "g.npz", "--export", "g.parquet"])
-    assert Path("g.parquet").stat().st_size > 60 * 32 * 4
-
-
 def test_refusals(workplace: np.ndarray, refused: Refused) -> None:
     assert "no such gallery" in refused(enroll.main, "--gallery", "g.npz", "--delete", "p00")
     assert "nothing to do" in refused(enroll.main, "--gallery", "g.npz")

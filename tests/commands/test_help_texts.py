@@ -7,6 +7,7 @@ import importlib
 import re
 
 import pytest
+from pytest import CaptureFixture, MonkeyPatch
 
 from facerec.base.recipe import load_recipe
 from facerec.commands.main import COMMANDS
@@ -17,10 +18,7 @@ OPTION = re.compile(r"^  (-{1,2}\w.*?|\[?[A-Z]+\]?)(?:  +(.*?))? *$")
 
 
 def read_help(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    command: str,
-    *arguments: str,
+    capsys: CaptureFixture, monkeypatch: MonkeyPatch, command: str, *arguments: str
 ) -> tuple[str, dict[str, str]]:
     """Return a command's help at 80 columns, and what it says of each flag and positional."""
     monkeypatch.setenv("COLUMNS", "80")
@@ -39,7 +37,7 @@ def read_help(
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_is_of_sentences_that_fit(
-    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: str, capsys: CaptureFixture, monkeypatch: MonkeyPatch
 ) -> None:
     text, options = read_help(capsys, monkeypatch, command, "--help-all")
     assert f"\nusage: facerec {command} " in text
@@ -52,7 +50,7 @@ def test_help_is_of_sentences_that_fit(
 
 
 def test_help_of_train_shows_what_people_change_and_all_of_it_when_asked(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: CaptureFixture, monkeypatch: MonkeyPatch
 ) -> None:
     _, few = read_help(capsys, monkeypatch, "train", "arcface_sec_r50", "--help")
     _, every = read_help(capsys, monkeypatch, "train", "arcface_sec_r50", "--help-all")

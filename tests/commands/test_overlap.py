@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.toy_files import picture, read_table, write_files
+from pytest import CaptureFixture, MonkeyPatch
 
 from facerec.base.errors import DatasetError
 from facerec.commands.overlap import main
@@ -43,9 +44,7 @@ def test_the_list_names_who_is_in_both(written: Path) -> None:
     assert (written / "page.html").stat().st_mode & 0o777 == 0o600
 
 
-def test_pictures_without_a_face_are_in_no_set(
-    written: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pictures_without_a_face_are_in_no_set(written: Path, capsys: CaptureFixture) -> None:
     """People of both sets whose images look like no face are nobody, unless all is taken."""
     known = read_embeddings(written / "a.npz")
     scores = np.where(np.isin(known.subjects, ["0", "1"]), -4, 1).astype(np.float32)
@@ -58,9 +57,7 @@ def test_pictures_without_a_face_are_in_no_set(
         assert f"{found} subjects" in text and held in text and "8 of 120 images do not" in text
 
 
-def test_embeddings_of_others_and_galleries(
-    written: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_embeddings_of_others_and_galleries(written: Path, capsys: CaptureFixture) -> None:
     other = two_sets(0, (30, 25), 8, noise=0.5)[1]
     theirs = written / "theirs.npz"
     np.savez(theirs, features=other.vectors, names=other.ids, labels=other.subjects)
@@ -128,7 +125,7 @@ def test_people_and_images_of_a_list_are_not_read(tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_ends_in_a_sentence(
-    written: Path, monkeypatch: pytest.MonkeyPatch, refused, arguments, token
+    written: Path, monkeypatch: MonkeyPatch, refused, arguments, token
 ) -> None:
     folder_of_faces(written / "faces", 1, 1)
     monkeypatch.chdir(written)

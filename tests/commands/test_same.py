@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from helpers.calibrations import model_calibration, point, refusing
 from helpers.toy_files import png_header
+from pytest import CaptureFixture, MonkeyPatch
 
 import facerec
 from facerec.backbones import Backbone, Preprocessing, create_backbone
@@ -20,6 +20,7 @@ from facerec.base.files import sha256, write_json
 from facerec.commands import same as command
 from facerec.embedding import recognizer, save_model
 from facerec.embedding.align import Detector, face_template
+from tests.commands.conftest import Refused
 
 SMALL = Backbone("iresnet18", embedding_size=16, width=0.125)
 
@@ -35,7 +36,7 @@ def noise(seed: int, height: int = 112, width: int = 112) -> np.ndarray:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path: Path, monkeypatch: MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FACEREC_DETECTOR", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -46,7 +47,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def same(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def same(capsys: CaptureFixture, *words: str) -> str:
     command.main(["--model", "m", *words])
     return capsys.readouterr().out
 
@@ -57,9 +58,7 @@ def cosine(place: Path) -> float:
     return float(first @ second / np.linalg.norm(first) / np.linalg.norm(second))
 
 
-def test_without_a_threshold_there_is_no_decision(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_threshold_there_is_no_decision(place: Path, capsys: CaptureFixture) -> None:
     text = same(capsys, "a.png", "b.png")
     assert f"{cosine(place):.4f}" in text and "no decision" in text and "facerec calibrate" in text
     found = json.loads(same(capsys, "a.png", "b.png", "--json"))
@@ -68,9 +67,7 @@ def test_without_a_threshold_there_is_no_decision(
 
 
 @pytest.mark.parametrize("above", [False, True])
-def test_a_given_threshold_decides(
-    place: Path, capsys: pytest.CaptureFixture[str], above: bool
-) -> None:
+def test_a_given_threshold_decides(place: Path, capsys: CaptureFixture, above: bool) -> None:
     limit = cosine(place) + (0.01 if above else -0.01)
     found = json.loads(same(capsys, "a.png", "b.png", "--threshold", str(limit), "--json"))
     assert found["same"] is not above and found["source"] == "given"
@@ -84,9 +81,7 @@ def refuse(name: str, *rows: dict[str, Any]) -> None:
     write_json("m/model.safetensors.facerec.json", found.to_json())
 
 
-def test_a_picture_that_is_no_face_gets_no_decision(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_picture_that_is_no_face_gets_no_decision(place: Path, capsys: CaptureFixture) -> None:
     refuse("a.png", point(-1))
     for photos in (("a.png", "b.png"), ("b.png", "a.png")):
         found = json.loads(same(capsys, *photos, "--json"))
@@ -102,7 +97,7 @@ def test_a_picture_that_is_no_face_gets_no_decision(
 
 
 def test_one_threshold_of_the_model_decides(
-    place: Path, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
+    place: Path, capsys: CaptureFixture, refused: Refused
 ) -> None:
     refuse("a.png", point(-0.5), point(1.0, "1e-4"), point(0.9, "1e-4", "cfp"))
     found = json.loads(same(capsys, "b.png", "b.png", "--json"))
@@ -142,10 +137,7 @@ class Two(Detector):
 
 
 def test_faces_of_a_photo(
-    place: Path,
-    capsys: pytest.CaptureFixture[str],
-    refused: Callable[..., str],
-    monkeypatch: pytest.MonkeyPatch,
+    place: Path, capsys: CaptureFixture, refused: Refused, monkeypatch: MonkeyPatch
 ) -> None:
     photo = np.zeros((240, 360, 3), np.uint8)
     photo[:112, :112] = noise(0)
@@ -180,7 +172,7 @@ def test_faces_of_a_photo(
     ("photo", "words"),
     [("gone.png", "cannot"), (".", "cannot"), ("text.png", "neither"), ("wide.png", "limit")],
 )
-def test_what_is_no_photo(place: Path, refused: Callable[..., str], photo: str, words: str) -> None:
+def test_what_is_no_photo(place: Path, refused: Refused, photo: str, words: str) -> None:
     Path("text.png").write_text("no photo")
     Path("wide.png").write_bytes(png_header(20_000, 20_000))
     text = refused(command.main, "--model", "m", photo, "a.png")

@@ -61,6 +61,15 @@ def loss(package: Path) -> None:
         file.write(BLOCKS[f"facerec/{path}"])
 
 
+def command(package: Path) -> None:
+    path, line = "commands/norms.py", re.search(r'`("norms": .*?,)`', PAGE)[1]
+    (package / path).write_text(BLOCKS[f"facerec/{path}"])
+    edit(package / "commands/main.py", '    "demo": ', f'    {line}\n    "demo": ')
+
+
+ADDITIONS = (margin, term, backbone, bench, command, loss)
+
+
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
     """A copy of the package."""
@@ -79,7 +88,7 @@ def run_beside(package: Path, *arguments: str | Path) -> str:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("add", [margin, term, backbone, bench, loss], ids=lambda add: add.__name__)
+@pytest.mark.parametrize("add", ADDITIONS, ids=lambda add: add.__name__)
 def test_an_addition_works(add, package: Path) -> None:
     add(package)
     trial = package.parent / "trial.py"
@@ -102,10 +111,8 @@ def test_a_comparison_takes_the_added_loss(package: Path) -> None:
 
 
 def test_every_block_is_tried() -> None:
-    functions = (margin, term, backbone, bench, loss)
-    assert {title for title in BLOCKS if title.startswith("try ")} == {
-        f"try a {function.__name__}" for function in functions
-    }
+    tried = {title for title in BLOCKS if title.startswith("try ")}
+    assert tried == {f"try a {add.__name__}" for add in ADDITIONS}
 
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`(facerec(?:\.\w+)+)`", PAGE))))

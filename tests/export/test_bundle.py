@@ -17,6 +17,7 @@ import pytest
 from helpers.calibrations import model_calibration, point, refusing, toy_calibration
 from helpers.thin import thinned
 from helpers.toy_files import read_files
+from pytest import MonkeyPatch, TempPathFactory
 
 import facerec
 from facerec.base.errors import ExportError, FacerecError
@@ -54,7 +55,7 @@ def _quicker(tiny_onnx: bytes) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory, tiny_model: TorchModel) -> TorchModel:
+def saved(tmp_path_factory: TempPathFactory, tiny_model: TorchModel) -> TorchModel:
     """The small model as a run, loaded again with a calibration."""
     path = tmp_path_factory.mktemp("runs") / "my run" / "model.safetensors"
     save_model(path, tiny_model.backbone, tiny_model.config, tiny_model.preprocessing, RECIPE)
@@ -65,7 +66,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory, tiny_model: TorchModel) -> T
 
 
 @pytest.fixture(scope="module")
-def pack(tmp_path_factory: pytest.TempPathFactory, faces: np.ndarray) -> Path:
+def pack(tmp_path_factory: TempPathFactory, faces: np.ndarray) -> Path:
     """Twenty pairs of generated faces; a same pair is a face and a noisy copy of it."""
     generator = np.random.default_rng(0)
 
@@ -101,10 +102,7 @@ def options(pack: Path) -> BundleOptions:
 
 @pytest.fixture(scope="module")
 def written(
-    tmp_path_factory: pytest.TempPathFactory,
-    saved: TorchModel,
-    options: BundleOptions,
-    bench: Bench,
+    tmp_path_factory: TempPathFactory, saved: TorchModel, options: BundleOptions, bench: Bench
 ) -> BundleReport:
     """A bundle with everything in it."""
     out = tmp_path_factory.mktemp("out") / "bundle"
@@ -112,7 +110,7 @@ def written(
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch, tiny_onnx: bytes, result: VerificationResult) -> None:
+def quick(monkeypatch: MonkeyPatch, tiny_onnx: bytes, result: VerificationResult) -> None:
     """Leave out torch's exporter, consumers, parity and benches, which take seconds each."""
 
     def same(model: TorchModel, file: OnnxFile, bar: Any = None) -> list[Any]:
@@ -171,7 +169,7 @@ def test_the_note_says_what_the_files_are(
 
 @pytest.mark.integration
 def test_the_code_in_the_card_runs_and_all_of_it_agrees(
-    written: BundleReport, faces: np.ndarray, monkeypatch: pytest.MonkeyPatch
+    written: BundleReport, faces: np.ndarray, monkeypatch: MonkeyPatch
 ) -> None:
     pytest.importorskip("insightface.model_zoo")
     openvino = pytest.importorskip("openvino")
@@ -240,11 +238,7 @@ def untouched(tmp_path: Path) -> Iterator[Path]:
     "stage", ["export_graph", "check_parity", "check_consumers", "triton_config", "bundle_card"]
 )
 def test_a_failure_anywhere_leaves_nothing(
-    untouched: Path,
-    saved: TorchModel,
-    quick: None,
-    monkeypatch: pytest.MonkeyPatch,
-    stage: str,
+    untouched: Path, saved: TorchModel, quick: None, monkeypatch: MonkeyPatch, stage: str
 ) -> None:
     def fail(*arguments: Any, **options: Any) -> Any:
         raise ExportError(f"{stage} found a fault")
@@ -255,7 +249,7 @@ def test_a_failure_anywhere_leaves_nothing(
 
 
 def test_a_file_that_is_not_the_model_fails_its_checks(
-    untouched: Path, saved: TorchModel, monkeypatch: pytest.MonkeyPatch, tiny_onnx: bytes
+    untouched: Path, saved: TorchModel, monkeypatch: MonkeyPatch, tiny_onnx: bytes
 ) -> None:
     """One changed weight is found, and nothing stays."""
     model = onnx.load_from_string(tiny_onnx)
@@ -294,7 +288,7 @@ def test_an_int8_file_that_loses_too_much_is_not_written(
     bench: Bench,
     pack: Path,
     quick: None,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: MonkeyPatch,
     loss: float,
     kept: bool,
 ) -> None:
@@ -317,7 +311,7 @@ def test_an_int8_file_that_loses_too_much_is_not_written(
 
 
 def test_a_taken_folder_is_refused_and_replaced_by_force(
-    tmp_path: Path, saved: TorchModel, quick: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, saved: TorchModel, quick: None, monkeypatch: MonkeyPatch
 ) -> None:
     out = tmp_path / "place" / "b"
     export_bundle(saved, out, BundleOptions(triton=True))

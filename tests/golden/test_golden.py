@@ -18,8 +18,9 @@ def stored(name: str) -> dict[str, Any]:
     return found
 
 
+LONG = ("run", *cases.HEAVY)
 CASES = [
-    pytest.param(name, kind, marks=[pytest.mark.integration] if name in cases.HEAVY else [])
+    pytest.param(name, kind, marks=[pytest.mark.integration] if name in LONG else [])
     for name in (*cases.EXACT, *cases.NETWORK)
     for kind in ("points", "intervals")
     if stored(name)[kind]

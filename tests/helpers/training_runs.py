@@ -33,6 +33,15 @@ def gone_on(recipe: Recipe, folder: Path) -> Trainer:
     return trainer
 
 
+def assert_resumes(recipe: Recipe, folder: Path, steps: int = 3) -> tuple[Trainer, Trainer]:
+    """Check that a run that was stopped ends as one that was not; return the whole one first."""
+    whole = trained(recipe)
+    trained(recipe, steps=steps, folder=folder)
+    resumed = gone_on(recipe, folder)
+    assert_same(weights(whole), weights(resumed))
+    return whole, resumed
+
+
 def stop_after(trainer: Trainer, steps: int | None) -> None:
     if steps is not None:
         trainer._stopping = lambda: trainer.learner.step == steps  # type: ignore[method-assign]

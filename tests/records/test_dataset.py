@@ -13,7 +13,7 @@ from helpers.toy_files import picture, write_files
 
 from facerec.base.errors import ImageError
 from facerec.records.augment import Augmentation
-from facerec.records.dataset import Batch, BatchLoader, BatchRequest
+from facerec.records.dataset import BatchLoader, BatchRequest
 from facerec.records.decode import decode_image
 from facerec.records.images import SubjectFolders
 from facerec.records.layout import RecordImages, write_image_records
@@ -56,14 +56,6 @@ class Batches:
             yield BatchRequest(self.epoch, np.array(row))
 
 
-def by_index(batches: list[Batch]) -> dict[int, tuple[bytes, int]]:
-    return {
-        int(index): (image.numpy().tobytes(), int(label))
-        for batch in batches
-        for index, image, label in zip(batch.indices, batch.images, batch.labels, strict=True)
-    }
-
-
 @pytest.mark.parametrize("kind", ["records", "folder"])
 def test_samples_are_the_decoded_files(kind: str, pack: Path, folder: Path) -> None:
     dataset = open_dataset(Data(pack if kind == "records" else folder), seed=0)
@@ -92,21 +84,6 @@ def test_a_batch_equals_the_naive_loop(pack: Path) -> None:
         expected = ALL(image, 5, 3, index)
         np.testing.assert_array_equal(batch.images[row].numpy(), expected)
         assert batch.labels[row] == label and batch.indices[row] == index
-
-
-def test_batches_do_not_depend_on_their_composition(pack: Path) -> None:
-    dataset = open_dataset(Data(pack, augmentation=ALL), seed=1)
-    n = len(dataset)
-    whole = by_index([dataset.__getitems__(BatchRequest(0, np.arange(n)))])
-    assert len(whole) == n
-    shuffled = np.random.default_rng(0).permutation(n)
-    for size in (1, 4, 7):
-        rows = [shuffled[i : i + size] for i in range(0, n, size)]
-        assert by_index([dataset.__getitems__(BatchRequest(0, row)) for row in rows]) == whole
-    other_epoch = by_index([dataset.__getitems__(BatchRequest(1, np.arange(n)))])
-    other_seed = open_dataset(Data(pack, augmentation=ALL), seed=2)
-    for other in (other_epoch, by_index([other_seed.__getitems__(BatchRequest(0, np.arange(n)))])):
-        assert sum(whole[i] != other[i] for i in range(n)) > n / 3
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers.lives import noisy_recipe
 from helpers.tiny_training import make_trainer, weights
-from helpers.training_runs import assert_same, gone_on, trained
+from helpers.training_runs import assert_resumes, assert_same, trained
 from torch import nn
 
 from facerec.backbones import Backbone, create_backbone
@@ -104,7 +104,4 @@ def test_frozen_for_good_is_resting_to_the_end(data: Path) -> None:
 def test_resumed_while_resting_or_after_equals_uninterrupted(
     data: Path, tmp_path: Path, changes: dict[str, Any], stop: int
 ) -> None:
-    recipe = noisy_recipe(data, **changes)
-    whole = trained(recipe)
-    trained(recipe, steps=stop, folder=tmp_path)
-    assert_same(weights(whole), weights(gone_on(recipe, tmp_path)))
+    assert_resumes(noisy_recipe(data, **changes), tmp_path, stop)

@@ -35,13 +35,6 @@ from facerec.training.network import COMPILE_SETTINGS, FromPixels
 # ---------------------------------------------------------------- activations
 
 
-@pytest.mark.integration
-def test_recomputed_activations_change_nothing(many: Path) -> None:
-    kept = trained(narrow_recipe(many))
-    again = trained(narrow_recipe(many, recompute=True))
-    assert_same(weights(kept), weights(again))
-
-
 @pytest.mark.parametrize("compile_it", ["auto", False, True])
 def test_auto_compiles_on_a_gpu_alone(many: Path, compile_it: Any) -> None:
     learner = make_trainer(narrow_recipe(many, compile=compile_it)).learner

@@ -21,7 +21,15 @@ from helpers.tiny_training import (
     tiny_recipe,
     weights,
 )
-from helpers.training_runs import assert_close, assert_same, gone_on, joined, over_ranks, trained
+from helpers.training_runs import (
+    assert_close,
+    assert_resumes,
+    assert_same,
+    gone_on,
+    joined,
+    over_ranks,
+    trained,
+)
 
 from facerec.backbones import Backbone
 from facerec.base.errors import (
@@ -123,10 +131,7 @@ def test_every_kind_of_state_is_resumed(
     data: Path, tmp_path: Path, changes: dict[str, object]
 ) -> None:
     recipe = replace(narrow_recipe(data), **changes)  # type: ignore[arg-type]
-    whole = trained(recipe)
-    trained(recipe, steps=3, folder=tmp_path)
-    resumed = gone_on(recipe, tmp_path)
-    assert_same(weights(whole), weights(resumed))
+    whole, resumed = assert_resumes(recipe, tmp_path)
     assert resumed.learner.stepper.scaler.state_dict() == whole.learner.stepper.scaler.state_dict()
 
 

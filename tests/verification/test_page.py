@@ -10,6 +10,7 @@ import pytest
 from helpers.html_page import Page
 from helpers.toy_files import read_files, read_table
 from helpers.toy_results import make_result
+from pytest import MonkeyPatch, TempPathFactory
 from rich.console import Console
 
 import facerec
@@ -43,9 +44,7 @@ def results() -> dict[str, VerificationResult]:
 
 
 @pytest.fixture(scope="module")
-def report(
-    results: dict[str, VerificationResult], tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def report(results: dict[str, VerificationResult], tmp_path_factory: TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("place") / "new" / "report"
     comparison = compare(results["one"], results["two"])
     path = write_report(
@@ -64,7 +63,7 @@ def small() -> dict[str, VerificationResult]:
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch: MonkeyPatch) -> None:
     """Write figures without drawing them, where they do not matter."""
     monkeypatch.setattr(plotting, "draw", lambda figure, kind: kind.encode())
 

@@ -8,6 +8,7 @@ import cv2
 import numpy as np
 import pandas as pd
 import pytest
+from pytest import MonkeyPatch
 
 from facerec.backbones import Preprocessing
 from facerec.backbones.preprocessing import IMAGENET_MEAN, IMAGENET_STD
@@ -135,9 +136,7 @@ def test_what_is_known_is_not_tried(tmp_path: Path) -> None:
     assert likely(named)[0] == Preprocessing("bgr", 127.5, 127.5)
 
 
-def test_folds_are_whole_and_without_them_every_kind_is_drawn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_folds_are_whole_and_without_them_every_kind_is_drawn(monkeypatch: MonkeyPatch) -> None:
     # Whole folds are taken, the last of them too.
     monkeypatch.setattr(preprocessing, "PAIRS", 50)
     assert np.unique(red_bench().pairs.folds[sample(red_bench())[0]]).tolist() == [0, 1]

@@ -99,29 +99,29 @@ def _stage(inputs: int, outputs: int, blocks: int) -> nn.Sequential:
 
 @register_backbone
 def iresnet18(config: Backbone) -> IResNet:
-    """24.0 million parameters, 2.6 GFLOP an image."""
+    """Build the network of 18 layers: 24.0 million parameters, 2.6 GFLOP an image."""
     return IResNet((2, 2, 2, 2), config)
 
 
 @register_backbone
 def iresnet34(config: Backbone) -> IResNet:
-    """34.1 million parameters."""
+    """Build the network of 34 layers: 34.1 million parameters."""
     return IResNet((3, 4, 6, 3), config)
 
 
 @register_backbone
 def iresnet50(config: Backbone) -> IResNet:
-    """43.6 million parameters, 6.3 GFLOP an image."""
+    """Build the network of 50 layers: 43.6 million parameters, 6.3 GFLOP an image."""
     return IResNet((3, 4, 14, 3), config)
 
 
 @register_backbone
 def iresnet100(config: Backbone) -> IResNet:
-    """65.2 million parameters, 12.1 GFLOP an image."""
+    """Build the network of 100 layers: 65.2 million parameters, 12.1 GFLOP an image."""
     return IResNet((3, 13, 30, 3), config)
 
 
 @register_backbone
 def iresnet200(config: Backbone) -> IResNet:
-    """118.8 million parameters, 23.5 GFLOP an image."""
+    """Build the network of 200 layers: 118.8 million parameters, 23.5 GFLOP an image."""
     return IResNet((6, 26, 60, 6), config)

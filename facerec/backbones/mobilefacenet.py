@@ -179,31 +179,31 @@ def _group(channels: int, hidden: int, blocks: int, activation: Activation) -> _
 
 @register_backbone
 def mbf(config: Backbone) -> MobileFaceNet:
-    """2.06 million parameters."""
+    """Build InsightFace's small network: 2.06 million parameters."""
     return MobileFaceNet((1, 4, 6, 2), 2, config)
 
 
 @register_backbone
 def mbf_large(config: Backbone) -> MobileFaceNet:
-    """6.31 million parameters."""
+    """Build InsightFace's larger network: 6.31 million parameters."""
     return MobileFaceNet((2, 8, 12, 4), 4, config)
 
 
 @register_backbone
 def w600k_mbf(config: Backbone) -> MobileFaceNet:
-    """3.40 million parameters: mbf that ends without pooling, of InsightFace's buffalo_s pack."""
+    """Build mbf without pooling at the end, of the buffalo_s pack: 3.40 million parameters."""
     return MobileFaceNet((1, 4, 6, 2), 2, config, pooled=False)
 
 
 @register_backbone
 def mobilefacenet(config: Backbone) -> MobileFaceNet:
-    """0.99 million parameters at D = 128: the paper's sizes, with ReLU6."""
+    """Build the paper's sizes, with ReLU6: 0.99 million parameters at D = 128."""
     return MobileFaceNet((0, 4, 6, 2), 1, config, lambda _: nn.ReLU6())
 
 
 @register_backbone
 def mobilefacenet_half(config: Backbone) -> MobileFaceNet:
-    """0.69 million parameters: mobilefacenet with the first half of each group.
+    """Build mobilefacenet with the first half of each group: 0.69 million parameters.
 
     The names of its tensors are a part of mobilefacenet's, so that it can start from one.
     """

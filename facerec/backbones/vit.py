@@ -186,23 +186,23 @@ class VisionTransformer(nn.Module):
 
 @register_backbone
 def vit_t(config: Backbone) -> VisionTransformer:
-    """12 blocks of 256 numbers a token: 19.1 million parameters, 1.5 GFLOP an image."""
+    """Build 12 blocks of 256 numbers a token: 19.1 million parameters, 1.5 GFLOP an image."""
     return VisionTransformer(256, 12, config)
 
 
 @register_backbone
 def vit_s(config: Backbone) -> VisionTransformer:
-    """12 blocks of 512: 76.0 million parameters, 5.7 GFLOP an image."""
+    """Build 12 blocks of 512: 76.0 million parameters, 5.7 GFLOP an image."""
     return VisionTransformer(512, 12, config)
 
 
 @register_backbone
 def vit_b(config: Backbone) -> VisionTransformer:
-    """24 blocks of 512: 113.8 million parameters, 11.4 GFLOP an image."""
+    """Build 24 blocks of 512: 113.8 million parameters, 11.4 GFLOP an image."""
     return VisionTransformer(512, 24, config)
 
 
 @register_backbone
 def vit_l(config: Backbone) -> VisionTransformer:
-    """24 blocks of 768: 255.7 million parameters, 25.3 GFLOP an image."""
+    """Build 24 blocks of 768: 255.7 million parameters, 25.3 GFLOP an image."""
     return VisionTransformer(768, 24, config)

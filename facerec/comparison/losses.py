@@ -35,7 +35,7 @@ class _Row:
 
     @property
     def entry(self) -> Entry:
-        """Its row."""
+        """The row of the table that this loss is made by."""
         raise NotImplementedError
 
     @property
@@ -99,7 +99,7 @@ class MetricLoss(_Row):
 
     @property
     def entry(self) -> Entry:
-        """Its row of the table."""
+        """The row of the table that has this name."""
         return TABLE[self.name]
 
     @property
@@ -182,7 +182,7 @@ class MarginHead(Checked, _Row):
 
     @property
     def entry(self) -> Entry:
-        """What a row of the table would say."""
+        """The row that the table would have for this margin."""
         same = _SAME_LOSS.get(type(self.margin))
         optimum = MetricLoss(same).published if same else {}
         if same == "PmlArcFace":  # here in radians
@@ -196,7 +196,7 @@ class MarginHead(Checked, _Row):
 
     @property
     def cosine_factor(self) -> float:
-        """Factor on cosines."""
+        """Factor on cosines in the exponents of the softmax."""
         return self.margin.scale
 
     def build(self, shape: Shape) -> Formula:

@@ -169,7 +169,7 @@ class Arm(Checked):
 
     @property
     def ranges(self) -> tuple[Range, ...]:
-        """What is searched."""
+        """The parameters that are searched, with their bounds."""
         if self.search is not None:
             return self.search
         ranges = [replace(r, field=f"loss.{name}") for name, r in self.loss.search.items()]

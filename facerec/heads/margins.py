@@ -80,7 +80,7 @@ class _Margin(Checked):
 
     @property
     def loss_factor(self) -> float:
-        """What the cross-entropy is multiplied by."""
+        """Factor on the cross-entropy."""
         return 1.0
 
     @property
@@ -283,7 +283,7 @@ class SphereFaceR(_Scaled):
 
     @property
     def loss_factor(self) -> float:
-        """What the cross-entropy is multiplied by."""
+        """Factor on the cross-entropy."""
         return self.loss_weight / self.scale
 
     @property

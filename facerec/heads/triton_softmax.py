@@ -73,7 +73,7 @@ def blocks_for(batch_size: int, reduced: bool, shape: int) -> Blocks:
 
 
 class TritonTiles:
-    """`TorchTiles` by kernels, for queries and centres of float32.
+    """Does by kernels what `TorchTiles` does, for queries and centres of float32.
 
     Products take bfloat16 operands where the settings say so. Float32 ones go by torch's switch for
     CUDA: one product of TF32 where it is allowed, else three, whose error is that of float32 but

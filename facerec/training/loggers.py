@@ -1,4 +1,4 @@
-"""Where the figures of a run go beside metrics.jsonl: three calls that any tracker can answer."""
+"""Where the numbers of a run go beside metrics.jsonl: three calls that any tracker can answer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Logger(Protocol):
         """
 
     def log(self, metrics: dict[str, float], step: int) -> None:
-        """Take finite figures by name; after an error nothing more is logged."""
+        """Take finite numbers by name; after an error nothing more is logged."""
 
     def end(self, status: str) -> None:
         """End with ``finished``, ``stopped`` (by a signal or ``--max-steps``) or ``failed``."""
@@ -66,7 +66,7 @@ class Wandb:
         write_json(folder / "wandb.json", {"run": self.run.id})
 
     def log(self, metrics: dict[str, float], step: int) -> None:
-        """Send figures in the background."""
+        """Send the numbers in the background."""
         self.run.log(metrics, step)
 
     def end(self, status: str) -> None:
@@ -89,7 +89,7 @@ class MLflow:
             mlflow.log_params(pd.json_normalize(recipe).iloc[0].to_dict())
 
     def log(self, metrics: dict[str, float], step: int) -> None:
-        """Write or send figures."""
+        """Write or send the numbers."""
         self.library.log_metrics(metrics, step)
 
     def end(self, status: str) -> None:

@@ -222,7 +222,7 @@ class NormTerm(Term):
 
     @property
     def plain(self) -> list[nn.Parameter]:
-        """The radius of Ring loss."""
+        """The radius of Ring loss, where that is the penalty."""
         return list(self.module.parameters())
 
     def warnings(self, recipe: Recipe) -> list[str]:

@@ -35,7 +35,7 @@ def test_loss_figures_and_gradients_equal_those_of_torch(
     interpreted: dict[str, dict[str, float]], name: str
 ) -> None:
     # Operands of bfloat16 are 2⁻⁹ off, in logits of up to 64.
-    rounding = 2**-6 if CASES[name].precision == "bf16" else 1e-5
+    rounding = 2**-6 if CASES[name].reduced else 1e-5
     errors = interpreted[name]
     assert {"loss", "cosine_sum", "to_query", "to_weight"} <= errors.keys()
     assert errors == pytest.approx(dict.fromkeys(errors, 0), abs=rounding)

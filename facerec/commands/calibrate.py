@@ -219,6 +219,8 @@ def _network_of(stored: Embeddings, embedder: Embedder, console: Console) -> Emb
     Raises:
         DatasetError: another one is named.
     """
+    from facerec.embedding.space import Space
+
     about = _model_of(stored)
     path = embedder.model or about.get("path")
     if about and path and Path(path).exists():
@@ -228,7 +230,8 @@ def _network_of(stored: Embeddings, embedder: Embedder, console: Console) -> Emb
             own = from_dict(Preprocessing, about["preprocessing"], "the note of the embeddings")
             return network.with_preprocessing(own, tuple(about.get("shift") or (0, 0)))
         if embedder.model is not None:
-            raise DatasetError(f"{path}: these embeddings were made by another model; name that")
+            made = Space.of(stored).name
+            raise DatasetError(f"{path}: these embeddings are of another model, {made}; name that")
     console.print(
         "the model that made these embeddings is not where it was, so the limits of faces cannot "
         "be found; name it with --model",

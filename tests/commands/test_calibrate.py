@@ -80,7 +80,7 @@ def test_ratios_and_groups_are_told(place: Path, capsys: CaptureFixture) -> None
 @pytest.fixture
 def people(place: Path) -> Path:
     """Return photos of 30 people, with a model beside them."""
-    recognizer._loaded.cache_clear()
+    recognizer.loaded.cache_clear()
     save_model("m/model.safetensors", create_backbone(SMALL, seed=1), SMALL, Preprocessing(), {})
     generator = np.random.default_rng(1)
     for person in range(30):

@@ -28,6 +28,7 @@ from tests.commands.conftest import Refused
         ("make_records --out o --unpack", "x.lst", b"0\t0\ta.jpg\n", "x.rec"),
         ("clean --out p.csv", "e.npy", b"\x93NUMPY", "np.load np.savez"),
         ("overlap e.npy", "e.npy", b"\x93NUMPY", "np.load np.savez"),
+        ("overlap m.onnx", "m.onnx", b"\x08\x07", "a model --model"),
         ("verify", "a.jpg", b"", "facerec same a.jpg"),
     ],
 )

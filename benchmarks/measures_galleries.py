@@ -31,19 +31,21 @@ from facerec.galleries import Calibration
 DIMENSIONS = 512
 
 _SEARCH = """
-import json, sys, time
+import json, re, sys, time
 import numpy as np, torch
+from facerec.base.large_arrays import empty
+from facerec.cosines.coarse import fast_kinds
 from facerec.galleries import Gallery, Space
 
 people, dimensions, batches, threads = json.loads(sys.argv[1])
 torch.set_num_threads(threads)
 generator = np.random.default_rng(0)
 gallery = Gallery(Space(None, None, None, dimensions))
-# As from a file: unit templates, a name each, and nothing else in memory.
-gallery.templates = np.empty((people, dimensions), np.float32)
+# As from a file: unit templates, on the disk if they are many, a name each, and nothing else.
+gallery.templates = empty((people, dimensions), np.float32)
 for start in range(0, people, 4096):
     part = gallery.templates[start : start + 4096]
-    generator.standard_normal(dtype=np.float32, out=part)
+    part[:] = generator.standard_normal(part.shape, np.float32)
     part /= np.linalg.norm(part, axis=1, keepdims=True)
 gallery.subjects = np.array([f"{i:07d}" for i in range(people)])
 probes = generator.standard_normal((64, dimensions))
@@ -57,8 +59,21 @@ for _ in range(batches):
     seconds.append(time.perf_counter() - start)
     used.append(time.process_time() - busy)
 assert (rows[:32, 0] == who).all() and (np.diff(scores, axis=1) <= 0).all()
-line = next(x for x in open("/proc/self/status") if x.startswith("VmHWM"))
-print(json.dumps({"seconds": seconds, "used": used, "peak": int(line.split()[1]) * 1024}))
+own = int(re.search(r"RssAnon:\\s+(\\d+)", open("/proc/self/status").read())[1]) * 1024
+# Copies lie in files without a name, but a search goes through all of one.
+copies = [copy.values.nbytes for copy in gallery._rows._copies.values() if copy.held is not None]
+try:
+    import faiss
+    faiss.omp_set_num_threads(threads)
+    flat = faiss.IndexFlatIP(dimensions)
+    flat.add(gallery.templates)
+    start = time.process_time()
+    flat.search(probes.astype(np.float32), 5)
+    peer = time.process_time() - start
+except ImportError:
+    peer = None
+print(json.dumps({"seconds": seconds, "used": used, "peak": own + sum(copies), "peer": peer,
+                  "kind": fast_kinds()[0]}))
 """
 
 
@@ -76,10 +91,13 @@ def gallery_search(*, people: int = 1_000_000, batches: int = 5) -> list[Row]:
     times = [1000 * seconds / 64 for seconds in found["seconds"]]
     cpu = 1000 * float(np.median(found["used"])) / 64
     spread = f"{min(times):.1f} to {max(times):.1f} over {batches} batches"
-    remark = f"batches of 64, 2 threads, {spread}; {cpu:.1f} ms of CPU time"
+    remark = f"batches of 64, 2 threads, {found['kind']}, {spread}; {cpu:.1f} ms of CPU time"
+    peer = None if found["peer"] is None else 1000 * found["peer"] / 64 / cpu
+    own = "what belongs to the process alone, and the copy that is searched; templates on the disk"
     return [
         Row(f"{name}: a query", float(np.median(times)), "ms", 15.0, remark=remark),
-        Row(f"{name}: peak memory", found["peak"] / 1e9, "GB", 2.5, remark="of the whole process"),
+        Row(f"{name}: CPU time of faiss.IndexFlatIP", peer, "×", 10.0, "higher"),
+        Row(f"{name}: memory", found["peak"] / 1e9, "GB", 0.75, remark=own),
     ]
 
 

@@ -39,6 +39,68 @@ print(json.dumps({"pairs": found.mated + found.non_mated, "seconds": seconds, "u
                   "peak": int(line.split()[1]) / 1024}))
 """
 
+_EXACT = """
+import json, sys
+import numpy as np
+from facerec.cosines import UnitRows, best
+from facerec.verification.scoring import score_all_pairs
+
+images, searches, entries, dimensions = json.loads(sys.argv[1])
+
+def crowd(count, seed):
+    "Likenesses, equal and opposite rows, signs whose cosines tie, extreme sizes, rows of zeros."
+    generator = np.random.default_rng(seed)
+    rows = generator.standard_normal((count, dimensions), np.float32)
+    rows += 0.3 * np.random.default_rng(9).standard_normal((1, dimensions), np.float32)
+    rows[: count // 8] = generator.choice([-1.0, 1.0], size=(count // 8, dimensions))
+    rows[count // 8 : count // 7] = rows[-1]
+    rows[count // 7 : count // 6] = -rows[-2]
+    rows *= 10.0 ** generator.choice([-30, -3, 0, 3, 15], size=(count, 1)).astype(np.float32)
+    rows[generator.integers(count - 9, size=5)] = 0
+    return rows[generator.permutation(count)]
+
+def scores(left, right):
+    products = left @ right.T
+    products *= 2.0**24
+    return np.rint(products, out=products) / 2.0**24
+
+def units(rows):
+    rows = rows[np.abs(rows).max(axis=1) > 0].astype(np.float64)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+vectors = crowd(images, 0)
+subjects = np.random.default_rng(1).integers(images // 5, size=images)
+given = (-0.25, 0.0, 0.125, 0.25, 1.0)
+found = score_all_pairs(vectors, subjects, fpr=("1e-2", "1e-4"), thresholds=given)
+edges = np.array([table.threshold for table in found.tables])
+unit, names = units(vectors), subjects[np.abs(vectors).max(axis=1) > 0]
+false, missed = np.zeros((2, edges.size), np.int64)
+for start in range(0, len(unit), 1024):
+    block = scores(unit[start : start + 1024], unit)
+    same = names[start : start + 1024, None] == names
+    later = np.arange(len(unit)) > np.arange(start, start + len(block))[:, None]
+    other, mated = block[later & ~same], block[later & same]
+    for line, edge in enumerate(edges):
+        false[line] += np.count_nonzero(other >= edge)
+        missed[line] += np.count_nonzero(mated < edge)
+wrong = sum(table.false_matches != count for table, count in zip(found.tables, false))
+wrong += sum(table.false_non_matches != count for table, count in zip(found.tables, missed))
+right, differ = crowd(entries, 2), 0
+right = right[np.abs(right).max(axis=1) > 0]
+sides = UnitRows(right), units(right)
+for start in range(0, searches, 50_000):
+    left = crowd(min(50_000, searches - start), 3 + start)
+    left = left[np.abs(left).max(axis=1) > 0]
+    columns, values = best(UnitRows(left), sides[0], 5)
+    for first in range(0, len(left), 4096):
+        part = slice(first, first + 4096)
+        table = scores(units(left[part]), sides[1])
+        order = np.argsort(-table, axis=1, kind="stable")[:, :5]
+        differ += np.count_nonzero((order != columns[part]).any(axis=1) | (
+            np.take_along_axis(table, order, axis=1) != values[part]).any(axis=1))
+print(json.dumps({"pairs": found.mated + found.non_mated, "wrong": wrong, "differ": int(differ)}))
+"""
+
 DIMENSIONS = 512
 TARGETS = ("1e-1", "1e-2", "1e-3", "1e-4", "1e-5", "1e-6")
 
@@ -70,6 +132,26 @@ def fixed_thresholds(*, images: int = 30_000, subjects: int = 6_000) -> list[Row
             "higher",
             _remark(found),
         )
+    ]
+
+
+def exact_answers(
+    *, images: int = 45_000, searches: int = 1_000_000, entries: int = 1_000
+) -> list[Row]:
+    """Hold counts and searches of ill-natured vectors against float64, pair by pair.
+
+    Args:
+        images: whose pairs are counted at seven thresholds.
+        searches: whose five best of so many ``entries`` are compared, and their scores.
+        entries: of the gallery.
+    """
+    call = json.dumps([images, searches, entries, DIMENSIONS])
+    done = subprocess.run([sys.executable, "-c", _EXACT, call], check=True, stdout=subprocess.PIPE)
+    found = json.loads(done.stdout)
+    name = f"counts at 7 thresholds of {found['pairs']:,} pairs that float64 has otherwise"
+    return [
+        Row(name, found["wrong"], "counts", 0),
+        Row(f"searches of {searches:,} that float64 answers otherwise", found["differ"], "", 0),
     ]
 
 

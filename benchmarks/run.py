@@ -54,7 +54,7 @@ SUITES: dict[str, dict[str, Act]] = {
             "measures_calibration": (
                 *("calibration_carries", "calibration_coverage", "calibration_groups"),
             ),
-            "measures_scoring": ("all_pairs", "many_pairs", "fixed_thresholds"),
+            "measures_scoring": ("all_pairs", "many_pairs", "fixed_thresholds", "exact_answers"),
         },
         "export": {
             "measures_export": (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import time
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -18,9 +18,7 @@ from torch import Tensor
 
 from facerec.base.devices import exact_products
 from facerec.base.large_arrays import empty
-
-if TYPE_CHECKING:
-    from facerec.cosines.unit_rows import UnitRows
+from facerec.cosines.unit_rows import UnitRows, row_norms
 
 Kind = Literal["int8", "bfloat16", "float32"]
 """The number format of a copy, from the coarsest to the finest."""
@@ -29,7 +27,7 @@ _STORED = {"int8": np.int8, "bfloat16": np.int16, "float32": np.float32}
 
 _BLOCK = 1024
 _MOST = 127
-_SAMPLE = 4096
+_SAMPLE = 2048
 """Rows that the scale of int8 is chosen on, at most."""
 
 
@@ -41,17 +39,24 @@ class Coarse:
         scale: of values that are whole numbers, one for all rows, so that products compare.
         lacks: how far each row is from its copy at most, ``(n,)``.
         lengths: of the rows, ``(n,)``: 1, unless they are not at length 1.
+        held: the array of the copy, perhaps in a file; None where the rows are their own copy.
     """
 
     def __init__(self, rows: UnitRows, kind: Kind) -> None:
         count, size = len(rows), rows.matrix.shape[1]
-        self.kind, self.size, self.scale = kind, size, 1.0
+        self.kind, self.scale = kind, 1.0
+        self.lacks, self.lengths = np.empty(count), np.empty(count)
+        if kind == "float32" and rows.are_single:
+            # They are their own copies, but for what their norms lack to 1.
+            self.held, self.values = None, torch.from_numpy(rows.matrix).to(rows.device)
+            self.lengths = np.nan_to_num(row_norms(rows.matrix)) / rows.norms
+            self.lacks = np.abs(rows.norms - 1) * self.lengths
+            return
         if kind == "int8":
             every = np.linspace(0, count - 1, min(count, _SAMPLE)).astype(np.int64)
             self.scale = _scale(rows.unit(np.unique(every)))
-        self.lacks, self.lengths = np.empty(count), np.empty(count)
-        self._held = empty((count, size), _STORED[kind])
-        copy = torch.from_numpy(self._held)
+        self.held = empty((count, size), _STORED[kind])
+        copy = torch.from_numpy(self.held)
         copy = copy.view(torch.bfloat16) if kind == "bfloat16" else copy
         for start in range(0, count, _BLOCK):
             block = slice(start, start + _BLOCK)
@@ -65,44 +70,46 @@ class Coarse:
         self.values = copy.to(rows.device)
 
     def erase(self) -> None:
-        """Overwrite the copy."""
-        self._held[:] = 0
-        self.values.zero_()
+        """Overwrite the copy, where it is one."""
+        if self.held is not None:
+            self.held[:] = 0
+            self.values.zero_()
 
 
 def _scale(sample: NDArray[np.float64]) -> float:
-    """Return the scale of int8 that loses least: what is larger than 127 times that is cut off."""
-    sizes = np.abs(sample)
-    tried = np.quantile(sizes, [0.999, 0.9999, 0.99999, 1]) / _MOST
-    tried = np.maximum(tried, np.finfo(np.float32).tiny)
-    lost = [np.abs(sizes - np.minimum(np.rint(sizes / scale), _MOST) * scale) for scale in tried]
-    return float(tried[np.argmin([np.sum(each**2) for each in lost])])
+    """Return the scale of int8 with which nearly all rows lose little; larger numbers are cut off.
 
-
-def product(
-    left: Coarse, right: Coarse, rows: slice, columns: slice
-) -> tuple[Tensor, float, float, float]:
-    """Return products of two copies of a kind, and what they tell of those of the rows.
-
-    Returns:
-        the products p ``(R, C)``, int32 or float32; the number u that they are multiples of; and b
-        and r: a product of the rows lies within b + r·|u·p| of u·p.
+    A bound is that of the worst of many rows, and so the rows that lose most decide.
     """
-    mine, theirs = left.values[rows], right.values[columns]
+    sizes, lost = np.abs(sample), []
+    tried = np.quantile(sizes, [0.9999, 0.99999, 0.999999, 1]) / _MOST
+    tried = np.maximum(tried, np.finfo(np.float32).tiny)
+    for scale in tried:
+        off = sizes - np.minimum(np.rint(sizes / scale), _MOST) * scale
+        lost.append(np.quantile(np.einsum("nd,nd->n", off, off), 0.999))
+    return float(tried[np.argmin(lost)])
+
+
+def bounds(left: Coarse, right: Coarse, rows: slice, columns: slice) -> tuple[float, float]:
+    """Return b and r: products of rows lie within b + r·|p| of the p of their copies."""
     lacks, others = left.lacks[rows].max(), right.lacks[columns].max()
     length, other = left.lengths[rows].max(), right.lengths[columns].max()
     most = (length + lacks) * (other + others)
     # Half a step of the grid, and what float32 does not hold of products above 1.
     bound = lacks * (other + others) + length * others + 2.0**-23 * max(1.0, most)
     if left.kind == "int8":
-        return torch._int_mm(mine, theirs.T), left.scale * right.scale, bound, 0.0
-    found, rounded = torch.mm(mine, theirs.T).float(), 0.0
+        return bound, 0.0
     # Sums of D terms in float32, of which bfloat16's are rounded twice, and then to 8 bits.
-    bound += (left.size + 4) * 2.0**-24 * most
-    if left.kind == "bfloat16":
-        bound += (left.size + 4) * 2.0**-24 * most
-        rounded = 1.05 * 2.0**-8
-    return found, 1.0, bound, rounded
+    sums = (left.values.shape[1] + 4) * 2.0**-24 * most
+    return (bound + 2 * sums, 1.05 * 2.0**-8) if left.kind == "bfloat16" else (bound + sums, 0.0)
+
+
+def products(left: Coarse, right: Coarse, rows: slice, columns: slice) -> tuple[Tensor, float]:
+    """Return products of copies ``(R, C)``, int32 or float32, and what they are multiples of."""
+    mine, theirs = left.values[rows], right.values[columns].T
+    if left.kind == "int8":
+        return torch._int_mm(mine, theirs), left.scale * right.scale
+    return torch.mm(mine, theirs).float(), 1.0
 
 
 @functools.cache

@@ -69,8 +69,8 @@ class Sample:
             names[usable], return_inverse=True, return_counts=True
         )
         self.mated, self.non_mated = pair_counts(self.images)
-        every = pair_counts(np.unique(names, return_counts=True)[1])
-        self.lost = every[0] - self.mated, every[1] - self.non_mated
+        mated, non_mated = pair_counts(np.unique(names, return_counts=True)[1])
+        self.lost = mated - self.mated, non_mated - self.non_mated
         if not self.mated or not self.non_mated:
             raise MetricError(
                 f"{subject.size} usable images of {len(self.images)} subjects make {self.mated} "
@@ -167,10 +167,11 @@ class _NonMated:
     ) -> None:
         self._sample, self._windows, self._pairs = sample, windows, pairs
         self._low, self._high = np.array(windows, np.float64).reshape(-1, 2, 1).transpose(1, 0, 2)
-        self._ascending = np.argsort(self._high[:, 0], kind="stable").tolist()
+        self._ascending = np.argsort(self._low[:, 0], kind="stable").tolist()
         self.count = np.zeros(len(windows), np.int64)
         self.involved = np.zeros((len(windows), sample.images.size), np.int64)
-        self.kept: list[tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int32]]] = []
+        self.kept: list[list[tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int32]]]]
+        self.kept = [[] for _ in windows]
         self.size = 0
 
     def __call__(self, tile: Tile) -> None:
@@ -179,25 +180,24 @@ class _NonMated:
         masks = self._sample.mated_pairs(tile)
         without = None if masks is None else masks[1]
         row, column, scores = tile.reaching(self._low, self._high, without)
-        inside = np.zeros(scores.size, bool)
-        for low, high in self._windows:
-            if low < high:
-                inside |= (scores >= low) & (scores < high)
         first, second = tile.rows.start + row, tile.columns.start + column
-        left, right = (side[inside].astype(np.int32) for side in (first, second))
-        self.kept.append((scores[inside].astype(np.float32), left, right))
-        self.size += left.size
-        for line in self._ascending:  # what one rejects the next ones do too
-            passed = scores >= self._windows[line][1]
-            if not passed.all():
-                scores, first, second = scores[passed], first[passed], second[passed]
-            self._add(line, first, second)
+        for line in self._ascending:
+            low, high = self._windows[line]
+            above = scores >= low
+            if not above.all():  # what is below one window is below the next
+                scores, first, second = scores[above], first[above], second[above]
+            passed = scores >= high
+            self._add(line, first[passed], second[passed])
+            if low < high:
+                inside = np.flatnonzero(~passed)
+                left, right = (side[inside].astype(np.int32) for side in (first, second))
+                self.kept[line].append((scores[inside].astype(np.float32), left, right))
+                self.size += inside.size
 
     def settle(self, line: int, threshold: np.float32) -> None:
         """Count the pairs that are kept and reach a threshold in a window."""
-        for scores, first, second in self.kept:
-            inside = (scores >= threshold) & (scores < self._windows[line][1])
-            self._add(line, first[inside], second[inside])
+        for scores, first, second in self.kept[line]:
+            self._add(line, first[scores >= threshold], second[scores >= threshold])
 
     def _add(self, line: int, first: NDArray[np.integer], second: NDArray[np.integer]) -> None:
         if not first.size:
@@ -260,11 +260,11 @@ def count_non_mated(
                 "positive rate, which is more than is kept; ask for lower rates"
             )
         count = total(kernels, "count")
-        kept = [scores for kernel in kernels for scores, *_ in kernel.kept]
-        scores = np.sort(np.concatenate([np.empty(0, np.float32), *kept]))[::-1]
         found = [(edge, (edge, edge)) for edge in given]
         for line, more in enumerate(allowed, start=len(given)):
-            place = _place(scores, windows[line], more - int(count[line]))
+            kept = [scores for kernel in kernels for scores, *_ in kernel.kept[line]]
+            inside = np.sort(np.concatenate([np.empty(0, np.float32), *kept]))[::-1]
+            place = _place(inside, windows[line][1], more - int(count[line]))
             if more >= sample.non_mated:
                 place = np.float32(-np.inf), np.float32(np.inf)
             if place is None:
@@ -284,18 +284,17 @@ def count_non_mated(
 
 
 def _place(
-    descending: NDArray[np.float32], window: Window, index: int
+    inside: NDArray[np.float32], top: np.float32, index: int
 ) -> tuple[np.float32, np.float32] | None:
     """Return the score that is so many places down a window, and the next higher one.
 
-    None where the window does not reach so far, down or up.
+    None where the window does not reach so far, down or up: its scores, descending, are those below
+    ``top``.
     """
-    low, high = window
-    inside = descending[(descending >= low) & (descending < high)]
     if not 0 <= index < inside.size:
         return None
     higher = inside[inside > inside[index]]
-    if not higher.size and high <= 1:
+    if not higher.size and top <= 1:
         return None
     return inside[index], higher[-1] if higher.size else np.float32(np.inf)
 

@@ -145,7 +145,7 @@ def search_gallery(
     lost = np.isneginf(nearest.mate)
     # The best mate must be known before anyone can be counted as scoring above it.
     above = _Above(np.where(lost, np.float32(np.inf), nearest.mate)[pair.usable[0]], pair.labels)
-    pair.tiles().visit(lambda: above, "ranking")
+    Tiles(pair.left, pair.right, SHAPE).visit(lambda: above, "ranking")
     theirs = pair.subjects[1]
     mates = count_equal(pair.subjects[0], theirs[theirs >= 0])
     rank = np.where(lost, entries - mates, 0) + 1
@@ -174,35 +174,32 @@ class _Sides:
 
     def __init__(self, *given: ArrayLike) -> None:
         self.subjects = tuple(np.asarray(each, dtype=np.int64) for each in given[1::2])
-        self.usable, self.rows = [], []
+        self.usable: list[NDArray[np.int64]] = []
+        rows = []
         for vectors, subjects in zip(given[::2], self.subjects, strict=True):
             matrix = real_matrix(vectors, "vectors to be searched")
             norms, order = row_norms(matrix), np.argsort(subjects, kind="stable")
             self.usable.append(order[~np.isnan(norms[order])])
-            self.rows.append(UnitRows(matrix, self.usable[-1], norms))
+            rows.append(UnitRows(matrix, self.usable[-1], norms))
+        self.left, self.right = rows
         mine, theirs = (
             subjects[usable] for subjects, usable in zip(self.subjects, self.usable, strict=True)
         )
         self.labels = mine, theirs
 
-    def tiles(self) -> Tiles:
-        return Tiles(*self.rows, SHAPE)
-
     def nearest(self, count: int) -> NearestEntries:
         found = np.full((3, len(self.subjects[0])), -np.inf, np.float32)
         entry = np.full(found.shape[1], -1, np.int64)
-        columns, scores = best(*self.rows, count, apart=self.labels)
+        columns, scores = best(self.left, self.right, count, apart=self.labels)
         mine, theirs = self.usable
         found[: scores.shape[1], mine] = scores.T
         if scores.shape[1]:
             entry[mine] = np.where(columns[:, 0] >= 0, theirs[columns[:, 0]], -1)
         # Both sides are sorted, so that the mates of a probe are neighbours.
-        first, last = (np.searchsorted(self.labels[1], self.labels[0], side) for side in _ENDS)
+        first = np.searchsorted(self.labels[1], self.labels[0], "left")
+        last = np.searchsorted(self.labels[1], self.labels[0], "right")
         mates = np.where(self.labels[0] >= 0, last - first, 0)
         row = np.repeat(np.arange(len(mine)), mates)
         column = np.arange(row.size) + np.repeat(first - (np.cumsum(mates) - mates), mates)
-        np.maximum.at(found[2], mine[row], cosines(*self.rows, row, column))
+        np.maximum.at(found[2], mine[row], cosines(self.left, self.right, row, column))
         return NearestEntries(found[0], entry, found[1], found[2])
-
-
-_ENDS = "left", "right"

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from facerec.base.devices import exact_products
 from facerec.base.progress import Progress
-from facerec.cosines.coarse import Kind, fast_kinds, product
+from facerec.cosines.coarse import Coarse, Kind, bounds, fast_kinds, products
 from facerec.cosines.unit_rows import UnitRows, cosines, on_grid
 
 Pairs = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
@@ -30,11 +30,11 @@ Pairs = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
 SMALL = 2**21
 """Products up to which coarser copies than float32 do not pay."""
 
-_OPEN = 1 / 12
+_OPEN = 1 / 16
 """Share of a tile's pairs that may be left open before finer copies pay, and at last float64."""
 
-_FEW = 256
-"""Pairs up to which each is computed by itself."""
+_FEW, _MANY = 256, 4096
+"""Pairs up to which each is computed by itself, and from which on in float32 first."""
 
 
 class Tile:
@@ -42,11 +42,12 @@ class Tile:
 
     def __init__(self, tiles: Tiles, rows: slice, columns: slice) -> None:
         self._tiles, self.rows, self.columns = tiles, rows, columns
+        self.spans = rows, columns
         self.shape = rows.stop - rows.start, columns.stop - columns.start
 
     def exact(self) -> NDArray[np.float32]:
         """Return all cosines."""
-        mine, theirs = self._sides()
+        mine, theirs = self._units()
         return on_grid(torch.mm(mine, theirs.T).numpy())
 
     def of(self, row: NDArray[np.int64], column: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -56,7 +57,7 @@ class Tile:
             return cosines(left, right, self.rows.start + row, self.columns.start + column)
         if len(row) > _OPEN * self.shape[0] * self.shape[1]:
             return self.exact()[row, column]
-        mine, theirs = self._sides()
+        mine, theirs = self._units()
         return on_grid(_products(mine, theirs, row, column))
 
     def reaching(
@@ -78,18 +79,28 @@ class Tile:
             most: with one window, raise its lower edge to where so many of a row surely are, if
                 that is much more than reach it.
         """
-        while True:
-            kind = self._tiles.kind
-            (row, column, values), bound, rounded, low = self._coarse(kind, low, without, most)
-            open_ = _within(values, row, low - bound, high + bound, rounded)
-            count = np.count_nonzero(open_)
-            if count <= max(_FEW, _OPEN * self.shape[0] * self.shape[1]):
+        most_open = max(_FEW, _OPEN * self.shape[0] * self.shape[1])
+        for kind in self._tiles.kinds:
+            (row, column, values), low = self._coarse(kind, low, without, most)
+            open_ = np.flatnonzero(self._open(kind, row, values, low, high))
+            if self._tiles.judge(kind, open_.size <= most_open):
                 break
-            if not self._tiles.finer(kind):
-                break
-        if count:
-            values[open_] = self.of(row[open_], column[open_])
+        if kind != "float32" and open_.size > _MANY:
+            # Single products in float32 leave but a few to float64.
+            mine, theirs = (side.values[span] for side, span in self._copies("float32"))
+            again = row[open_], column[open_]
+            values[open_] = _products(mine, theirs, *again)
+            open_ = open_[self._open("float32", again[0], values[open_], low, high)]
+        values[open_] = self.of(row[open_], column[open_])
         return row, column, values
+
+    def _units(self) -> tuple[Tensor, Tensor]:
+        mine, theirs = self._tiles.left.unit(self.rows), self._tiles.right.unit(self.columns)
+        return torch.from_numpy(mine), torch.from_numpy(theirs)
+
+    def _copies(self, kind: Kind) -> list[tuple[Coarse, slice]]:
+        sides = self._tiles.left, self._tiles.right
+        return [(side.coarse(kind), span) for side, span in zip(sides, self.spans, strict=True)]
 
     def _coarse(
         self,
@@ -97,57 +108,56 @@ class Tile:
         low: NDArray[np.floating],
         without: NDArray[np.bool_] | None,
         most: int,
-    ) -> tuple[Pairs, float, float, NDArray[np.floating]]:
-        """Return the pairs that may reach the lowest edge, with coarse scores; see `product`."""
-        left, right = (side.coarse(kind) for side in (self._tiles.left, self._tiles.right))
-        found, unit, bound, rounded = product(left, right, self.rows, self.columns)
+    ) -> tuple[Pairs, NDArray[np.floating]]:
+        """Return the pairs that may reach the lowest edge, with coarse scores, and the edges."""
+        (left, rows), (right, columns) = self._copies(kind)
+        found, unit = products(left, right, rows, columns)
+        bound, rounded = bounds(left, right, rows, columns)
         if without is not None:
             least = torch.iinfo(found.dtype).min if kind == "int8" else -torch.inf
             found.masked_fill_(torch.from_numpy(without).to(found.device), least)
-        floor = low.min(axis=0)
-        positions = _at_least(found, _lower(floor - bound, rounded) / unit)
+        positions = _at_least(found, _lower(low.min(axis=0) - bound, rounded) / unit)
         if 0 < most < self.shape[1] and positions.numel() > 4 * most * self.shape[0]:
             top = torch.topk(found, most, dim=1).values[:, -1].cpu().numpy() * unit
             sure = np.nextafter((_lower(top, rounded) - bound).astype(np.float32), -np.inf)
-            low = np.maximum(floor, sure)[None]
+            low = np.maximum(low, sure)
             positions = _at_least(found, _lower(low[0] - bound, rounded) / unit)
         values = found.view(-1)[positions].cpu().numpy() * np.float64(unit)
         places = positions.cpu().numpy()
         row = places // self.shape[1]  # np.divmod takes ten times as long
-        return (row, places - row * self.shape[1], values), bound, rounded, low
+        return (row, places - row * self.shape[1], values), low
 
-    def _sides(self) -> tuple[Tensor, Tensor]:
-        tiles = self._tiles
-        mine, theirs = tiles.left.unit(self.rows), tiles.right.unit(self.columns)
-        return torch.from_numpy(mine), torch.from_numpy(theirs)
+    def _open(
+        self,
+        kind: Kind,
+        row: NDArray[np.int64],
+        values: NDArray[np.float64],
+        low: NDArray[np.floating],
+        high: NDArray[np.floating],
+    ) -> NDArray[np.bool_]:
+        """Return which of some pairs may lie in a window, given products of copies of a kind."""
+        (left, rows), (right, columns) = self._copies(kind)
+        bound, rounded = bounds(left, right, rows, columns)
+        low, high = _lower(low - bound, rounded), -_lower(-high - bound, rounded)
+        found = np.zeros(values.size, bool)
+        some = None
+        for line in np.argsort(low.max(axis=1), kind="stable").tolist():
+            least, greatest = (side[line, row if low.shape[1] > 1 else 0] for side in (low, high))
+            inside = values >= least
+            if not inside.all():
+                # What is below one window is below the next.
+                values, some = (
+                    values[inside],
+                    np.flatnonzero(inside) if some is None else some[inside],
+                )
+                greatest = greatest[inside] if np.ndim(greatest) else greatest
+            found[slice(None) if some is None else some] |= values <= greatest
+        return found
 
 
 def _lower(values: NDArray[np.floating], rounded: float) -> NDArray[np.floating]:
     """Return what scores are at least, once rounding took its part."""
     return values - rounded * np.abs(values) if rounded else values
-
-
-def _within(
-    values: NDArray[np.float64],
-    row: NDArray[np.int64],
-    low: NDArray[np.floating],
-    high: NDArray[np.floating],
-    rounded: float,
-) -> NDArray[np.bool_]:
-    """Return which scores may lie in one of the windows."""
-    found = np.zeros(values.size, bool)
-    some: NDArray[np.int64] | slice = slice(None)
-    low, high = _lower(low, rounded), -_lower(-high, rounded)
-    for line in np.argsort(low.max(axis=1), kind="stable").tolist():
-        ends = [side[line, 0 if side.shape[1] == 1 else row[some]] for side in (low, high)]
-        inside = values[some] >= ends[0]
-        if low.shape[1] == 1 and not inside.all():
-            # What is below one window is below the next.
-            some = np.arange(values.size)[some][inside]
-            found[some[values[some] <= ends[1]]] = True
-        else:
-            found[some] |= inside & (values[some] <= ends[1])
-    return found
 
 
 def _at_least(values: Tensor, edge: NDArray[np.floating]) -> Tensor:
@@ -214,19 +224,23 @@ class Tiles:
             spans = np.stack([sides[0][first], sides[1][second]], axis=1)
         self._spans = spans
         large = left.device == "cpu" and len(left) * len(right) > SMALL
-        self._kinds: tuple[Kind, ...] = fast_kinds() if large else ("float32",)
-        self._level = 0
+        self.kinds: tuple[Kind, ...] = fast_kinds() if large else ("float32",)
+        self._tried = dict.fromkeys(self.kinds, (0, 0))
 
-    @property
-    def kind(self) -> Kind:
-        """The kind of copies that is tried first."""
-        return self._kinds[self._level]
+    def judge(self, kind: Kind, settled: bool) -> bool:
+        """Take note of whether copies of a kind settled a tile; tell whether to go on with it.
 
-    def finer(self, kind: Kind) -> bool:
-        """Go on with finer copies than those of a kind; tell whether there are any."""
-        place = self._kinds.index(kind) + 1
-        self._level = max(self._level, min(place, len(self._kinds) - 1))
-        return place < len(self._kinds)
+        A kind that does not settle many tiles is not tried any more.
+        """
+        tiles, failures = self._tried[kind]
+        self._tried[kind] = tiles + 1, failures + (not settled)
+        if kind == self.kinds[-1]:
+            return True
+        if failures > 2 + tiles / 8:
+            self.kinds = (
+                self.kinds[self.kinds.index(kind) + 1 :] if kind in self.kinds else self.kinds
+            )
+        return settled
 
     def visit(
         self, make: Callable[[], K], stage: str, spans: NDArray[np.int64] | None = None

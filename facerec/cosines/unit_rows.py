@@ -95,18 +95,22 @@ class UnitRows:
         device: object = "cpu",
     ) -> None:
         self.matrix, self.device = matrix, str(device)
-        self._rows = np.arange(len(matrix)) if rows is None else rows
         lengths = row_norms(matrix) if norms is None else norms
-        self.norms = lengths[self._rows]
+        self._rows, self.norms = rows, lengths if rows is None else lengths[rows]
+        self.are_single = (
+            rows is None
+            and matrix.dtype == np.float32
+            and bool((np.abs(self.norms - 1) < 2.0**-20).all())
+        )
         self._copies: dict[Kind, Coarse] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.norms)
 
     def unit(self, rows: slice | NDArray[np.integer]) -> NDArray[np.float64]:
         """Return some of the rows at length 1, ``(n, D)``."""
-        vectors = self.matrix[self._rows[rows]].astype(np.float64)
+        vectors = self.matrix[rows if self._rows is None else self._rows[rows]].astype(np.float64)
         vectors /= self.norms[rows, np.newaxis]
         return vectors
 

@@ -21,7 +21,7 @@ from facerec.base.defaults import OVERLAP_SHARE
 from facerec.base.errors import MetricError
 from facerec.base.progress import Progress
 from facerec.cosines.searches import best
-from facerec.cosines.unit_rows import UnitRows
+from facerec.cosines.unit_rows import UnitRows, cosines
 from facerec.galleries.gallery import CALIBRATION_PROBES, Gallery
 from facerec.galleries.impostor_tail import (
     RANKS,
@@ -62,8 +62,11 @@ def find_alarms(
     rows = np.append(asked, others[: CALIBRATION_PROBES - len(asked)])
 
     units, ones = standardise(templates, templates)[0], np.ones(size)
-    sides = (UnitRows(units, of, ones) for of in (rows, np.arange(size)))
-    nearest, scores = best(*sides, RANKS, apart=(rows, np.arange(size)), progress=progress)
+    sides, apart = (
+        (UnitRows(units, rows, ones), UnitRows(units, None, ones)),
+        (rows, np.arange(size)),
+    )
+    nearest, scores = best(sides[0], sides[1], RANKS, apart=apart, progress=progress)
     scale = centre_and_spread(units, units, same=True)
     named = np.zeros(size, bool)
     named[rows] = accept(fit_tail(scores, size - 1, scale, OVERLAP_SHARE), OVERLAP_SHARE)
@@ -77,7 +80,8 @@ def find_alarms(
             named |= accept(binom.logsf(hits - 1, len(known.scores), chance), OVERLAP_SHARE)
             reached = hits
     other = nearest[:, 0]
-    cosine = np.einsum("nd,nd->n", templates[rows], templates[other])
+    people = UnitRows(templates)
+    cosine = cosines(people, people, rows, other)
     found = pd.DataFrame({"subject": names[rows], "other": names[other], "cosine": cosine})
     found = found.assign(reached=reached[rows], threshold=threshold)[: len(asked)][named[asked]]
     return found.sort_values("cosine", ascending=False, kind="stable")

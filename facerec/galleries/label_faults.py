@@ -231,9 +231,11 @@ def twins(
     means = members.sums(np.ones(len(members.label)))[1]
     rows, columns = standardise(means, means)
     doing = "looking for subjects with two labels"
-    sides = (UnitRows(side, norms=np.ones(len(side)), device=device) for side in (rows, columns))
-    itself = np.arange(len(means))
-    nearest, scores = best(*sides, RANKS, apart=(itself, itself), stage=doing, progress=progress)
+    left, right = (
+        UnitRows(side, norms=np.ones(len(side)), device=device) for side in (rows, columns)
+    )
+    apart = np.arange(len(means)), np.arange(len(means))
+    nearest, scores = best(left, right, RANKS, apart=apart, stage=doing, progress=progress)
     scale = centre_and_spread(rows, columns, same=True)
     return fit_tail(scores, max(len(means) - 1, 1), scale, FALSE_SHARE), nearest[:, 0]
 

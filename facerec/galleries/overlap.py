@@ -20,7 +20,7 @@ from facerec.base.devices import choose_device
 from facerec.base.errors import DatasetError, MetricError
 from facerec.base.progress import Progress
 from facerec.cosines.searches import best
-from facerec.cosines.unit_rows import UnitRows, row_norms, unit_rows
+from facerec.cosines.unit_rows import UnitRows, on_grid, row_norms
 from facerec.embedding.extraction import Embeddings
 from facerec.galleries.impostor_tail import (
     RANKS,
@@ -48,6 +48,7 @@ class Side:
         names: of the subjects, ``(P,)``: the subject, or the image's id where nobody names one.
         named: whether a subject is known, ``(P,)``.
         failures: images without a usable embedding.
+        units: all embeddings at length 1.
     """
 
     def __init__(self, embeddings: Embeddings, what: str) -> None:
@@ -64,8 +65,9 @@ class Side:
             raise DatasetError(
                 f"{what}: embeddings without image ids; make them with facerec embed"
             )
-        self._norms = row_norms(embeddings.vectors)
-        usable = np.flatnonzero(~np.isnan(self._norms))
+        norms = row_norms(embeddings.vectors)
+        self.units = UnitRows(embeddings.vectors, norms=norms)
+        usable = np.flatnonzero(~np.isnan(norms))
         if not usable.size:
             raise DatasetError(f"{what}: no image has a usable embedding; check the images")
         self.vectors, self.ids = embeddings.vectors, embeddings.ids
@@ -95,10 +97,6 @@ class Side:
     def of(self, subject: int) -> NDArray[np.int64]:
         """Return the rows of a subject's images."""
         return self.rows[self.starts[subject] : self.starts[subject + 1]]
-
-    def unit(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the embeddings of images by their rows, of length 1, ``(n, D)``."""
-        return unit_rows(self.vectors, self._norms, rows)
 
     def templates(self) -> NDArray[np.float32]:
         """Return the sum of each subject's raw embeddings, of length 1, ``(P, D)``."""
@@ -187,11 +185,11 @@ def find_overlap(
     templates = first.templates(), second.templates()
     rows, columns = standardise(*templates)
     ranks = RANKS if second.named.all() else _UNNAMED_RANKS
-    sides = (
+    left, right = (
         UnitRows(side, norms=np.ones(len(side)), device=choose_device(device))
         for side in (rows, columns)
     )
-    others, scores = best(*sides, ranks, stage="comparing templates", progress=progress)
+    others, scores = best(left, right, ranks, stage="comparing templates", progress=progress)
     nearest = others[:, 0].copy()
     scores = _without_more_of_the_best(scores, others, columns, second.named)
     scale = centre_and_spread(rows, columns)
@@ -245,14 +243,14 @@ def _proposals(
     for subject in np.argsort(log_p, kind="stable")[: np.count_nonzero(~np.isnan(log_p))].tolist():
         other = int(nearest[subject])
         rows, columns = mine.of(subject), theirs.of(other)
-        cosines = mine.unit(rows) @ theirs.unit(columns).T
-        best = np.unravel_index(int(cosines.argmax()), cosines.shape)
+        of_images = on_grid(mine.units.unit(rows) @ theirs.units.unit(columns).T)
+        nearest_two = np.unravel_index(int(of_images.argmax()), of_images.shape)
         yield Match(
             subject=subject,
             other=other,
             cosine=float(templates[0][subject] @ templates[1][other]),
             log_p=float(log_p[subject]),
             expected_false=float(np.exp(log_p[subject]) * len(mine)),
-            images=(int(rows[best[0]]), int(columns[best[1]])),
-            image_cosine=float(np.clip(cosines[best], -1, 1)),
+            images=(int(rows[nearest_two[0]]), int(columns[nearest_two[1]])),
+            image_cosine=float(of_images[nearest_two]),
         )

@@ -209,7 +209,7 @@ def test_a_deleted_person_leaves_nothing_behind(tmp_path: Path, kind: Any) -> No
     found.search(vectors[:3], 2, index=kind)
     template, path = found.templates[7].copy(), tmp_path / "gallery.npz"
     found.write(path)
-    held = found.templates
+    held, copies = found.templates, [found._rows.coarse(k).held for k in ("int8", "bfloat16")]
     before = path.read_bytes()
     assert all(piece in before for piece in traces(template, names[7])[:-3])
     assert names[7].encode("utf-32-le") in before
@@ -219,8 +219,9 @@ def test_a_deleted_person_leaves_nothing_behind(tmp_path: Path, kind: Any) -> No
     after = path.read_bytes()
     assert not [piece for piece in traces(template, names[7]) if piece in after]
     assert not [piece for piece in traces(vectors[7], names[7]) if piece in after]
-    # Nor in the memory that held the templates.
+    # Nor in the memory that held the templates, and coarse copies of them.
     memory = held.tobytes()
+    assert found._rows is None and not np.any(copies[0]) and not np.any(copies[1])
     assert not [piece for piece in traces(template, names[7]) if piece in memory]
     assert [file.name for file in tmp_path.iterdir()] == ["gallery.npz"]
 

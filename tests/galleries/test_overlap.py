@@ -111,13 +111,3 @@ def test_images_named_are_those_that_resemble_most() -> None:
         templates = a.vectors[one].sum(axis=0), b.vectors[other].sum(axis=0)
         cosine = templates[0] @ templates[1] / np.prod([np.linalg.norm(t) for t in templates])
         assert match.cosine == pytest.approx(cosine, abs=1e-5)
-
-
-def test_tiles_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b = two_sets(5, (40, 50), 15, named=(True, False))
-    whole = find_overlap(a, b)
-    monkeypatch.setattr("facerec.cosines.searches.SHAPE", (7, 7))
-    tiled = find_overlap(a, b)
-    one, other = ([(m.subject, m.other) for m in each.matches] for each in (whole, tiled))
-    assert one == other
-    assert [m.log_p for m in whole.matches] == pytest.approx([m.log_p for m in tiled.matches], 1e-3)

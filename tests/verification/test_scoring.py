@@ -303,12 +303,4 @@ def test_a_gpu_decides_like_the_cpu() -> None:
     arguments: dict[str, Any] = {"thresholds": [0.2]}
     cpu = score_all_pairs(vectors, subjects, **arguments)
     for tile in (500, None):
-        gpu = score_all_pairs(vectors, subjects, **arguments, device="cuda", tile=tile)
-        assert np.abs(cpu.mated_scores - gpu.mated_scores).max() < 2e-6
-        for one, other in zip(cpu.points, gpu.points, strict=True):
-            assert one.false_accepts == other.false_accepts
-    grid = on_a_grid(np.random.default_rng(0), 1000, 64)
-    same(
-        score_all_pairs(grid, subjects[:1000], fpr=TARGETS, thresholds=[0.25]),
-        score_all_pairs(grid, subjects[:1000], fpr=TARGETS, thresholds=[0.25], device="cuda"),
-    )
+        same(cpu, score_all_pairs(vectors, subjects, **arguments, device="cuda", tile=tile))

@@ -183,17 +183,21 @@ def _audit(folders: dict[str, Path], data: Path, out: Path, console: Console) ->
         baseline = baseline or embeddings
         rows = read_rows(out / folder.name / "audit.json")
         for grouping, lines in findings.items():
-            found = {row["figure"]: row for row in rows if row["grouping"] == grouping}
+            found = {
+                (row["figure"], row["kind"]): row for row in rows if row["grouping"] == grouping
+            }
             lines.append(_finding(f"{arm}, η² of norms by {grouping}", GROUPINGS[grouping], found))
     return findings
 
 
-def _finding(figure: str, truth: str, rows: Mapping[str, Mapping[str, Any]]) -> FindingLine:
+def _finding(
+    figure: str, truth: str, rows: Mapping[tuple[str, str], Mapping[str, Any]]
+) -> FindingLine:
     """Return what an audit's rows say of η²: the share of norms' variance between groups."""
-    from facerec.fairness.rows import ETA2, p_of
+    from facerec.fairness.rows import ETA2
     from facerec.report.page import FindingLine
 
-    eta2, p = rows.get(ETA2), rows.get(p_of(ETA2), {}).get("value")
+    eta2, p = rows.get((ETA2, "value")), rows.get((ETA2, "p"), {}).get("value")
     if eta2 is None or eta2["value"] is None:
         why = eta2["remark"] if eta2 else "no group can be shown"
         return FindingLine(figure, NOTHING, "", of_test(None), f"{truth}; {why}")

@@ -12,7 +12,7 @@ from helpers.html_page import Page
 
 from facerec.commands import demo as module
 from facerec.commands.demo import demo
-from facerec.fairness.rows import ETA2, p_of
+from facerec.fairness.rows import ETA2
 from facerec.records.synthetic import CONTROL, PACKS, Group, SyntheticSet
 from facerec.report.conclusions import ALPHA, of_test
 
@@ -75,11 +75,11 @@ def test_the_demo_goes_from_nothing_to_a_page(
         document = json.loads((out / name).with_name("audit.json").read_text())
         assert {g: each["shown"] for g, each in document["groups"].items()} == GROUPS
         rows = document["rows"]
-        changes = any(row["figure"].startswith("change: ") for row in rows)
+        changes = any(row["kind"] == "change" for row in rows)
         assert changes == (arm == "ArcFace + SEC")
         eta2, p = (
-            {row["grouping"]: row["value"] for row in rows if row["figure"] == figure}
-            for figure in (ETA2, p_of(ETA2))
+            {r["grouping"]: r["value"] for r in rows if (r["figure"], r["kind"]) == (ETA2, kind)}
+            for kind in ("value", "p")
         )
         for grouping in GROUPS:
             line = said[said.index(f"{arm}, η² of norms by {grouping} {eta2[grouping]:.3f}") :]

@@ -13,25 +13,38 @@ a table of their recorded groups.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 
 from facerec.base.recipe import load_recipe
 from facerec.commands.train import Options, train_recipe
-from facerec.embedding import embed_images, load_model
+from facerec.embedding import Embeddings, embed_images, load_model
 from facerec.fairness.attributes import Attributes, join, read_attributes
 from facerec.fairness.audit import audit_embeddings
-from facerec.fairness.baseline import READING, BaselineComparison, Change, RunPair, compare_runs
+from facerec.fairness.baseline import (
+    READING,
+    TWO_MODELS,
+    Change,
+    Key,
+    compare_models,
+    interval_of,
+)
 from facerec.fairness.result import AuditSettings
+from facerec.report.estimate import Estimate
 from facerec.report.words import limits, number
 from facerec.training import Recipe
 from facerec.training.initialization import resolved
 from facerec.verification import Bench, pack_bench
 
 ARMS = ("without SEC", "with SEC")
+FEWEST_SEEDS = 3
+"""From which on training noise can be judged."""
 
 
 def train(recipe: Recipe, seed: int, arm: str, runs: Path) -> Path:
@@ -47,6 +60,90 @@ def train(recipe: Recipe, seed: int, arm: str, runs: Path) -> Path:
     return folder
 
 
+@dataclass(frozen=True)
+class Mean:
+    """How one figure changes from the arm without SEC to that with it: the mean over all seeds."""
+
+    name: str
+    found: Estimate
+    """With its interval over other subjects and, of several seeds, over other seeds too."""
+    ends: tuple[float | None, float | None]
+    """Means over seeds of both arms."""
+    seeds: tuple[float | None, ...]
+    """The change of each seed; None where the data cannot tell."""
+
+    @property
+    def same_sign(self) -> int:
+        """Seeds whose change has the sign of the mean change."""
+        return sum(np.sign(each or 0) == np.sign(self.found.value or 0) != 0 for each in self.seeds)
+
+    @property
+    def conclusion(self) -> str:
+        """Whether the interval excludes zero; with one seed that speaks of two models alone."""
+        interval = self.found.interval
+        if self.found.value is None or interval is None:
+            return "insufficient data"
+        if interval.low > 0:
+            return "increase detected"
+        return "decrease detected" if interval.high < 0 else "none detected at this precision"
+
+
+def over_seeds(changes: dict[int, Change]) -> Mean:
+    """Return the mean change of one figure over seeds."""
+    first, *_ = changes.values()
+    figure, target, *groups = first.key
+    at = f"{figure} at {target}" if target else figure
+    name = ", ".join(filter(None, (at, " − ".join(filter(None, groups)))))
+    seeds = tuple(change.value for change in changes.values())
+    for seed, change in changes.items():
+        if change.value is None:
+            why = f"seed {seed}: " * (len(changes) > 1) + change.remark
+            return Mean(
+                name, replace(first, value=None, interval=None, remark=why), (None,) * 2, seeds
+            )
+    mean = float(np.mean(seeds))
+    if abs(mean) < 1e-9 * np.abs(seeds).max():
+        mean = 0.0  # of changes that cancel, rounding is left
+    added = np.mean([change.added for change in changes.values()], axis=0)
+    interval, why = interval_of(seeds, added, first.subjects)
+    found = replace(first, value=mean, interval=interval, remark=why)
+    sides = [(change.baseline.value, change.new.value) for change in changes.values()]
+    without, with_sec = np.mean(sides, axis=0).tolist()
+    return Mean(name, found, (without, with_sec), seeds)
+
+
+def compare(
+    embedded: dict[int, tuple[Embeddings, Embeddings]],
+    subject: NDArray[np.int64],
+    group: NDArray[np.int64],
+    names: Sequence[str],
+    **options: Any,
+) -> tuple[list[Mean], list[str]]:
+    """Return what changes over all seeds, of the images that no model failed on, and notes.
+
+    Args:
+        embedded: seed → the same images without and with SEC.
+        subject: code of the subject on each image, −1 where not known.
+        group: code of the group of each image, −1 where not known.
+        names: of the groups.
+        options: see `compare_models`.
+    """
+    there = np.all([side.norms > 0 for both in embedded.values() for side in both], axis=0)
+    known = np.where(there, subject, -1)
+    found: dict[Key, dict[int, Change]] = {}
+    notes: dict[str, None] = {}
+    for seed, both in embedded.items():
+        changes, said = compare_models(*both, known, group, names, **options)
+        notes |= dict.fromkeys(said)
+        for change in changes:
+            found.setdefault(change.key, {})[seed] = change
+    if (count := len(embedded)) > 1:
+        del notes[TWO_MODELS]
+    few = f"{count} seeds: at least {FEWEST_SEEDS} an arm are needed to judge noise"
+    whole = [each for each in found.values() if len(each) == count]
+    return list(map(over_seeds, whole)), [*notes, *[few] * (1 < count < FEWEST_SEEDS)]
+
+
 def study(
     recipe: Recipe,
     bench: Bench,
@@ -55,10 +152,11 @@ def study(
     out: Path,
     targets: tuple[str, ...],
     replicates: int = 2000,
-) -> tuple[list[str], BaselineComparison]:
-    """Train, audit and compare both arms; return what each audit found, and the changes."""
+) -> tuple[list[str], list[Mean], list[str]]:
+    """Train, audit and compare both arms; return what each audit found, the changes and notes."""
     said, embedded = [], {}
     for seed in seeds:
+        sides = []
         for arm in ARMS:
             model = load_model(train(recipe, seed, arm, out / "runs"))
             embeddings = embed_images(model, bench.images, flip=True)
@@ -68,39 +166,33 @@ def study(
                 settings=AuditSettings(targets=targets, replicates=replicates),
                 source=f"seed {seed} {arm}",
             )
-            embedded[seed, arm] = embeddings
+            sides.append(embeddings)
             declared = [finding for finding in audited.findings if not finding.exploratory]
             said += [f"seed {seed} {arm}: {finding.text}" for finding in declared]
-    joined = join(attributes, embedded[seeds[0], ARMS[0]])
+        embedded[seed] = sides[0], sides[1]
+    joined = join(attributes, embedded[seeds[0]][0])
     groups = joined.groupings[0]
-    comparison = compare_runs(
-        [RunPair(seed, *(embedded[seed, arm] for arm in ARMS)) for seed in seeds],
-        joined.subjects,
-        groups.codes,
-        groups.names,
-        pairs=bench.pairs,
-        targets=targets,
-    )
-    return said, comparison
+    how: dict[str, Any] = {"pairs": bench.pairs, "targets": targets}
+    return said, *compare(embedded, joined.subjects, groups.codes, groups.names, **how)
 
 
-def answer(said: list[str], comparison: BaselineComparison) -> Iterator[str]:
+def answer(said: list[str], changes: list[Mean], notes: list[str]) -> Iterator[str]:
     """Yield the lines of the answer, in Markdown."""
     yield "# Does SEC change what norms and error rates have to do with groups?\n"
     yield from (f"- {line}" for line in said)
     yield "\n| figure | without SEC | with SEC | change [95 %] | same sign | conclusion |"
     yield "|---|---|---|---|---|---|"
-    for change in comparison.changes:
+    for change in changes:
         yield f"| {' | '.join(_cells(change))} |"
     yield ""
-    yield from (f"- {text}" for text in (*comparison.notes, *READING))
+    yield from (f"- {text}" for text in (*notes, *READING))
 
 
-def _cells(change: Change) -> list[str]:
-    by = f"{number(change.value, '+.3g')} {limits(change.interval, form='+.3g')}".strip()
-    sign = f"{change.same_sign}/{len(change.seeds)}" if change.value is not None else "–"
-    ends = (number(change.baseline), number(change.treated))
-    return [change.name, *ends, by, sign, change.remark or change.conclusion]
+def _cells(change: Mean) -> list[str]:
+    found = change.found
+    by = f"{number(found.value, '+.3g')} {limits(found.interval, form='+.3g')}".strip()
+    sign = f"{change.same_sign}/{len(change.seeds)}" if found.value is not None else "–"
+    return [change.name, *map(number, change.ends), by, sign, found.remark or change.conclusion]
 
 
 def main() -> None:
@@ -123,8 +215,8 @@ def main() -> None:
         parser.error(f"{given.recipe} has no regularizer, so that both arms would be the same")
     attributes = read_attributes(given.attributes, [given.group])
     bench = pack_bench(given.bench)
-    said, comparison = study(recipe, bench, attributes, given.seeds, given.out, tuple(given.fmr))
-    text = "\n".join(answer(said, comparison))
+    found = study(recipe, bench, attributes, given.seeds, given.out, tuple(given.fmr))
+    text = "\n".join(answer(*found))
     (given.out / "answer.md").write_text(text + "\n", encoding="utf-8")
     print(text)
 

@@ -157,12 +157,12 @@ def _verdict(audits: list[Path]) -> str:
     import pandas as pd
 
     from facerec.fairness.page import JSON, read_rows
-    from facerec.fairness.rows import ETA2, p_of, value_of
+    from facerec.fairness.rows import ETA2, value_of
     from facerec.report.conclusions import of_test
 
     rows = [pd.DataFrame(read_rows(folder / JSON)) for folder in audits]
     said = [
-        [of_test(value_of(of_one, p_of(ETA2), grouping=grouping)) for of_one in rows]
+        [of_test(value_of(of_one, ETA2, "p", grouping=grouping)) for of_one in rows]
         for grouping in GROUPINGS
     ]
     planted, control = (of_all.count("difference detected") for of_all in said)

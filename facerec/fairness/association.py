@@ -47,8 +47,8 @@ class Association:
     p: float
     """Permutation test of Welch's F, the primary test; the interval of η² holds 0 where this is
     at least 1 − confidence, and nowhere else."""
-    pairs: tuple[tuple[str, Estimate, float], ...]
-    """``X − Y``, Cliff's delta and its p-value after Holm, for all pairs of groups."""
+    pairs: tuple[tuple[str, str, Estimate, float], ...]
+    """X, Y, Cliff's delta and its p-value after Holm, for all pairs of groups."""
     mde_eta2: float | None
     """η² that Welch's test would detect with 80 % power at the 5 % level, in whatever groups the
     difference lies."""
@@ -92,7 +92,8 @@ def associate(
         p=p,
         pairs=tuple(
             (
-                f"{sample.names[i]} − {sample.names[j]}",
+                sample.names[i],
+                sample.names[j],
                 cliffs_delta(values[i], values[j]),
                 float(adjusted),
             )
@@ -123,16 +124,16 @@ def cliffs_delta(first: ArrayLike, second: ArrayLike, confidence: float = 0.95) 
         least = 2 * (1 - confidence) ** (1 / min(len(x), len(y))) - 1
         low, high = sorted((delta, delta * least))
         apart = Interval(low, high, confidence, ONE_TO_ONE, INDEPENDENT_SUBJECTS)
-        return Estimate(delta, apart, total=subjects)
+        return estimate_of(delta, apart, subjects)
     if not (error > 0 and freedom > 0):
-        return Estimate(delta, total=subjects, remark="no interval: subjects do not differ enough")
+        return estimate_of(delta, None, subjects, "no interval: subjects do not differ enough")
     t = float(stdtrit(freedom, (1 + confidence) / 2))
     margin = t * 2 * error
     room = 1 - delta**2
     width = margin * math.sqrt(room**2 + margin**2)
     low, high = ((delta - delta**3 + sign * width) / (room + margin**2) for sign in (-1, 1))
     interval = Interval(low, high, confidence, FENG_CLIFF, INDEPENDENT_SUBJECTS)
-    return Estimate(delta, interval, total=subjects)
+    return estimate_of(delta, interval, subjects)
 
 
 def difference_p(first: ArrayLike, second: ArrayLike) -> float:

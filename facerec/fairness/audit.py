@@ -29,14 +29,14 @@ from facerec.fairness.attributes import (
     changing,
     join,
 )
-from facerec.fairness.baseline import RunPair, compare_runs
+from facerec.fairness.baseline import compare_models
 from facerec.fairness.differentials import rate_rows
 from facerec.fairness.findings import (
     caveats,
     findings_of,
     not_compared,
-    working_target,
-    working_targets,
+    working_searches,
+    working_threshold,
 )
 from facerec.fairness.groupings import ALL_GROUPS, POOLED, UNKNOWN, Grouping
 from facerec.fairness.norm_errors import mated_pairs, norm_errors
@@ -52,6 +52,7 @@ from facerec.fairness.rates import (
 from facerec.fairness.result import DEFAULTS, Audit, AuditSettings
 from facerec.report.estimate import Estimate
 from facerec.report.tidy import tidy
+from facerec.report.words import UNRESOLVED
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.rates import turned
 from facerec.verification.bench import Bench, Pairs
@@ -144,9 +145,9 @@ def audit_embeddings(
         rows += rate_rows(
             grouping.name, errors, settings.replicates, settings.seed, first=not number
         )
-    target = working_target(tidy(rows), shown[0].name)
+    at = working_threshold(tidy(rows), shown[0].name)
     for grouping, errors in zip(shown, counted, strict=True):
-        rows += _norm_error_rows(grouping, errors, mated, joined, target)
+        rows += _norm_error_rows(grouping, errors, mated, joined, at)
     protocol = None
     if searches is not None:
         try:
@@ -224,16 +225,15 @@ def conclude(
                 f"{one.name}: no value has ten subjects, so they are one group and nothing is "
                 "compared; join values to bins, such as ages 18-29 and 30-44."
             )
-    thresholds = names.select(table, names.THRESHOLD)
+    thresholds = names.select(table, names.THRESHOLD, "threshold")
     if len(thresholds) and not calibrated and settings.threshold is None:
         warnings.append(
             "The global thresholds were fixed on the non-mated pairs of these data themselves; "
             "thresholds from other data would give other rates."
         )
     warnings += [
-        f"FMR {row.target} is {row.remark}."
-        for row in thresholds.itertuples()
-        if "resolvable" in str(row.remark)
+        f"FMR {row.target} is {UNRESOLVED} with {row.remark}."
+        for row in thresholds[thresholds["status"] == "unresolved"].itertuples()
     ]
     groups = {
         one.name: {
@@ -244,22 +244,20 @@ def conclude(
         for one in formed
         if one.cells
     }
-    target = working_target(table, next(iter(groups)))
-    absent = [said for name in groups for said in not_compared(table, name, target)]
+    at = working_threshold(table, next(iter(groups)))
+    absent = [said for name in groups for said in not_compared(table, name, at)]
     warnings += absent
     head = {
         "facerec": facerec.__version__,
         **facts,
         "groups": groups,
-        "headline": {
-            "target": target,
-            "searches": {name: working_targets(table, name) for name in groups},
-        },
         "not_compared": absent,
         "settings": {**vars(settings), "targets": list(settings.targets), "policy": policy},
     }
     said = caveats(facts["label_sources"], policy, norms=norms is not None)
-    return Audit(head, table, findings_of(table, list(groups)), tuple(warnings), said, norms)
+    searches = {name: working_searches(table, name) for name in groups}
+    findings = findings_of(table, list(groups))
+    return Audit(head, table, at, searches, findings, tuple(warnings), said, norms)
 
 
 def with_groups(
@@ -301,11 +299,11 @@ def size_rows(
     for code, name in enumerate(grouping.names):
         inside = grouping.codes == code
         if subjects is not None:
-            count = Estimate(len(np.unique(subjects[inside])))
+            count = Estimate(len(np.unique(subjects[inside])), unit="count")
             yield names.row(grouping.name, names.SUBJECTS, count, name)
         total, lost = int(inside.sum()), int(failed[inside].sum())
         if images:
-            yield names.row(grouping.name, names.IMAGES, Estimate(total), name)
+            yield names.row(grouping.name, names.IMAGES, Estimate(total, unit="count"), name)
         rate = lost / total if total else None
         yield names.row(grouping.name, names.FAILED, Estimate(rate, None, lost, total), name)
 
@@ -358,12 +356,12 @@ def _norm_rows(sample: SubjectNorms, settings: AuditSettings) -> Iterator[names.
         yield names.row(sample.name, names.ETA2, lacking)
         return
     yield names.row(sample.name, names.ETA2, found.eta2)
-    yield names.row(sample.name, names.p_of(names.ETA2), Estimate(found.p))
-    yield names.row(sample.name, names.WELCH, Estimate(found.welch_f))
-    yield names.row(sample.name, names.DETECTABLE, Estimate(found.mde_eta2))
-    for both, delta, p in found.pairs:
-        yield names.row(sample.name, names.DELTA, delta, both)
-        yield names.row(sample.name, names.p_of(names.DELTA), Estimate(p), both)
+    yield names.p_row(sample.name, names.ETA2, found.p)
+    yield names.row(sample.name, names.WELCH, Estimate(found.welch_f, unit="number"))
+    yield names.row(sample.name, names.DETECTABLE, Estimate(found.mde_eta2, unit="number"))
+    for group, other, delta, p in found.pairs:
+        yield names.row(sample.name, names.DELTA, delta, group, other=other)
+        yield names.p_row(sample.name, names.DELTA, p, group, other=other)
 
 
 def _norm_error_rows(
@@ -371,7 +369,7 @@ def _norm_error_rows(
     errors: Errors,
     mated: tuple[NDArray[np.floating], NDArray[np.int64]] | None,
     joined: Joined,
-    target: str,
+    at: names.At,
 ) -> list[names.Row]:
     """Return what norms have to do with errors of mated pairs at the threshold of a target.
 
@@ -380,7 +378,7 @@ def _norm_error_rows(
     try:
         if isinstance(errors, MetricError):
             raise errors
-        fixed = [at.point.threshold for at in errors.points if at.point.target == target]
+        fixed = [one.point.threshold for one in errors.points if one.at == at]
         if not fixed:
             raise MetricError("no target has a threshold on these data")
         if mated is None:
@@ -404,16 +402,13 @@ def _change_rows(
     assert embeddings.ids is not None  # else nothing would have been joined
     taken = np.flatnonzero(subjects != UNKNOWN) if listed is None else np.unique(listed.sides)
     ids = embeddings.ids[taken]
-    both = (
-        select_embeddings(side, ids, name)
-        for side, name in ((baseline, "the baseline"), (embeddings, "the audited embeddings"))
-    )
     pairs = None
     if listed is not None:
         first, second = np.searchsorted(taken, listed.sides)
         pairs = Pairs(first, second, listed.same, folds=folds)
-    comparison = compare_runs(
-        [RunPair(0, *both)],
+    changes, notes = compare_models(
+        select_embeddings(baseline, ids, "the baseline"),
+        select_embeddings(embeddings, ids, "the audited embeddings"),
         subjects[taken],
         grouping.codes[taken],
         grouping.names,
@@ -422,13 +417,15 @@ def _change_rows(
         targets=settings.targets,
     )
     rows = []
-    for change in comparison.changes:
-        group = " − ".join(change.groups)
-        for what, value in (("baseline", change.baseline), ("new", change.treated)):
-            side = Estimate(value, remark=change.remark)
-            rows.append(names.row(grouping.name, f"{what}: {change.figure}", side, group))
-        rows.append(names.row(grouping.name, f"change: {change.figure}", change, group))
-    return rows, comparison.notes
+    for change in changes:
+        figure, target, group, other = change.key
+        sides = {names.BASELINE: change.baseline, names.NEW: change.new, names.CHANGE: change}
+        for model, side in sides.items():
+            how: dict[str, Any] = {"other": other, "model": model}
+            how |= {"kind": "change"} if side is change else {}
+            place = group, names.At(target)
+            rows.append(names.row(grouping.name, figure, side, *place, **how))
+    return rows, notes
 
 
 def _mated(

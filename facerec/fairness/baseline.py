@@ -1,8 +1,7 @@
-"""Baseline against SEC: what changes, for the same images, from one model to its treated twin.
+"""What changes, for the same images, from one model to another, such as its twin with SEC.
 
-Every pair of runs shares a seed and differs in the treatment alone. Each subject is left out of
-both models at once, so what they share cancels out. Seeds tell how much of a change is training
-noise; the interval of the mean over seeds allows for both.
+Each subject is left out of both models at once, so what they share cancels out. Intervals are of
+these two models; ``examples/sec_fairness_study.py`` takes several seeds of both.
 """
 
 from __future__ import annotations
@@ -10,10 +9,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from facerec.base.errors import MetricError
 from facerec.embedding.extraction import Embeddings
@@ -27,10 +26,10 @@ from facerec.fairness.norms import (
     variation_without,
 )
 from facerec.fairness.rates import Codes, GroupErrors, ListedPairs, all_pairs_rates, listed_rates
-from facerec.report.conclusions import DirectedConclusion, of_change
-from facerec.report.estimate import Estimate
+from facerec.report.estimate import Estimate, Unit
 from facerec.statistics.clustered import paired_difference
 from facerec.statistics.influences import Influence
+from facerec.statistics.intervals import Interval
 from facerec.verification.bench import Pairs
 from facerec.verification.evaluation import held_out, score_pairs
 
@@ -44,91 +43,56 @@ READING = (
     "is meaningless.",
 )
 """How a comparison is to be read, whatever it finds."""
+TWO_MODELS = (
+    "one seed: the intervals are of these two models; how much of a change is training noise is "
+    "unknown"
+)
 
 TARGETS = ("1e-2", "1e-3")
-FEWEST_SEEDS = 3
-"""Seeds an arm from which on training noise can be judged."""
-
 FEWEST_SUBJECTS = 3
 """In a group, from which on a change has an interval."""
 
-
-@dataclass(frozen=True, eq=False)
-class RunPair:
-    """Embeddings of the same images, in the same order, by two runs of one seed."""
-
-    seed: int
-    """Of training, in both arms."""
-    baseline: Embeddings
-    """Of the run without the treatment."""
-    treated: Embeddings
-    """Of the run with it."""
+Key = tuple[str, str, str, str]
+"""A figure, the nominal FMR that it is read at, a group and the one that it is compared with; empty
+where there is none."""
+ETA2: Key = ("η²", "", "", "")
 
 
-@dataclass(frozen=True, kw_only=True)
+def geomean_of(rate: str, target: str) -> Key:
+    """Return the key of the differential of a rate."""
+    return f"max/geomean of {rate}", target, "", ""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Change(Estimate):
-    """How one figure changes from baseline to treated: the mean over all seeds.
+    """How one figure changes from the baseline to the new model, with its interval."""
 
-    The interval is over other subjects, and with several seeds over other seeds too.
-    """
-
-    figure: str
-    """As in ``TPR@FPR=1e-2``."""
-    groups: tuple[str, ...]
-    """X and Y of Cliff's delta P(X > Y) − P(X < Y); empty for all others."""
-    seeds: tuple[float | None, ...]
-    """The change of each seed; None where the data cannot tell."""
-    baseline: float | None = None
-    """Mean over seeds; None if a seed lacks the figure."""
-    treated: float | None = None
-    same_sign: int = 0
-    """Seeds whose change has the sign of the mean change."""
-
-    @property
-    def conclusion(self) -> DirectedConclusion:
-        """Whether ``interval`` excludes zero; with one seed that speaks of two models alone."""
-        return of_change(self)
-
-    @property
-    def name(self) -> str:
-        """The figure, and the groups that it compares."""
-        return ", ".join(filter(None, (self.figure, " − ".join(self.groups))))
-
-
-@dataclass(frozen=True)
-class BaselineComparison:
-    """All changes from the baseline to its treated twin."""
-
-    images: int
-    """Images with an embedding in all runs and a known subject."""
-    left_out: int
-    """Other images."""
+    key: Key
+    baseline: Estimate
+    new: Estimate
     subjects: int
-    changes: tuple[Change, ...]
-    notes: tuple[str, ...]
-    """What a reader must know of these runs, one sentence each."""
+    """In the smallest part that is compared."""
+    added: Array
+    """What leaving each subject out adds to the change, ``(G,)``; empty without a value."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Figure:
-    """A figure of one model, and what leaving each subject out adds to it."""
+    """A figure of one model; without a value it says why."""
 
-    value: float | None
-    changes: Array
-    """``(G,)``; empty without a value."""
+    found: Estimate
     subjects: int
     """In the smallest part that is compared."""
-    reason: str = ""
-    """Why there is no value."""
+    added: Array
+    """What leaving each subject out adds to it, ``(G,)``; empty without a value."""
 
 
-_Figures = dict[tuple[str, ...], _Figure]
-"""By their names, with the groups that they compare."""
+_Figures = dict[Key, _Figure]
 
 
 @dataclass(frozen=True, eq=False)
 class _Shared:
-    """What all runs share: images that take part, their subjects, groups and pairs."""
+    """What both models share: images that take part, their subjects, groups and pairs."""
 
     rows: Codes
     """Of the embeddings, ``(n,)``."""
@@ -149,8 +113,9 @@ class _Shared:
         return int(self.subject.max()) + 1
 
 
-def compare_runs(
-    runs: Sequence[RunPair],
+def compare_models(
+    baseline: Embeddings,
+    new: Embeddings,
     subject: Codes,
     group: Codes,
     names: Sequence[str],
@@ -158,11 +123,12 @@ def compare_runs(
     pairs: Pairs | None = None,
     impostors: Literal["all", "list"] = "all",
     targets: Sequence[str] = TARGETS,
-) -> BaselineComparison:
-    """Compare runs without and with a treatment on the same images.
+) -> tuple[list[Change], list[str]]:
+    """Return what changes from a baseline to a new model, and what a reader must know of it.
 
     Args:
-        runs: one a seed.
+        baseline: of m images.
+        new: of the same images in the same order.
         subject: code of the subject on each image, ``(m,)``; −1 where not known.
         group: code of the group of each image, ``(m,)``; −1 where not known. Such images count in
             figures of everybody.
@@ -177,48 +143,55 @@ def compare_runs(
         DatasetError: embeddings that were normalised.
     """
     embedded = subject >= 0
-    for run in runs:
-        for arm, side in (("baseline", run.baseline), ("treated", run.treated)):
-            where, first = f"seed {run.seed}, {arm}", runs[0].baseline
-            if first.ids is None or side.ids is None or not np.array_equal(first.ids, side.ids):
-                raise MetricError(
-                    f"{where}: the ids of its images are not those of the first baseline; embed "
-                    "the same images in the same order"
-                )
-            check_raw(side.norms, where)
-            embedded = embedded & np.isfinite(side.vectors).all(axis=1) & side.vectors.any(axis=1)
+    for arm, side in (("baseline", baseline), ("new", new)):
+        if baseline.ids is None or side.ids is None or not np.array_equal(baseline.ids, side.ids):
+            raise MetricError(
+                f"{arm}: the ids of its images are not those of the baseline; embed the same "
+                "images in the same order"
+            )
+        check_raw(side.norms, arm)
+        embedded = embedded & np.isfinite(side.vectors).all(axis=1) & side.vectors.any(axis=1)
     rows = np.flatnonzero(embedded)
     if not rows.size:
-        raise MetricError("no image has a subject and an embedding in all runs")
-    notes = _notes_on_seeds(len(runs))
+        raise MetricError("no image has a subject and an embedding in both models")
+    notes = [TWO_MODELS]
     codes = np.unique(subject[rows], return_inverse=True)[1].reshape(-1)
     kept = None if pairs is None else _kept_pairs(pairs, rows, codes, notes)
     shared = _Shared(
         rows, codes, group[rows], tuple(names), kept, impostors == "list", tuple(targets)
     )
-    sides = [(_figures(shared, run.baseline), _figures(shared, run.treated)) for run in runs]
-    # A figure that some seed lacks is of no use.
-    keys = [key for key in sides[0][0] if all(key in one for pair in sides for one in pair)]
-    seeds = [run.seed for run in runs]
-    return BaselineComparison(
-        images=rows.size,
-        left_out=len(subject) - rows.size,
-        subjects=shared.count,
-        changes=tuple(
-            _change(key, seeds, [(one[key], other[key]) for one, other in sides]) for key in keys
-        ),
-        notes=tuple(notes),
-    )
+    one, other = _figures(shared, baseline), _figures(shared, new)
+    # A figure that one of them lacks is of no use.
+    return [_change(key, one[key], other[key]) for key in one if key in other], notes
 
 
-def _notes_on_seeds(seeds: int) -> list[str]:
-    if seeds == 1:
-        return [
-            "one seed: the intervals are of these two models; how much of a change is training "
-            "noise is unknown"
-        ]
-    few = f"{seeds} seeds: at least {FEWEST_SEEDS} an arm are needed to judge noise"
-    return [few] if seeds < FEWEST_SEEDS else []
+def interval_of(values: ArrayLike, added: ArrayLike, subjects: int) -> tuple[Interval | None, str]:
+    """Return the interval of the mean change of several pairs of models, or why it has none.
+
+    Args:
+        values: the change of each pair, one a seed, ``(S,)``.
+        added: what leaving each subject out adds to their mean, ``(G,)``.
+        subjects: in the smallest part that is compared.
+    """
+    if subjects < FEWEST_SUBJECTS:
+        return None, f"no interval: {subjects} subjects in a group"
+    # Seeds alone do not tell of other subjects.
+    changed = np.isfinite(added).all() and np.count_nonzero(added) > 1
+    interval = paired_difference(values, added) if changed else None
+    return interval, "" if interval else "no interval: no subject makes a difference"
+
+
+def _change(key: Key, one: _Figure, other: _Figure) -> Change:
+    sides = {"baseline": one.found, "new": other.found}
+    lacking = {arm: side for arm, side in sides.items() if side.value is None}
+    how: dict[str, Any] = {"key": key, "subjects": one.subjects, "unit": one.found.unit, **sides}
+    if one.found.value is None or other.found.value is None:
+        why = "; ".join(f"{arm}: {side.remark}" for arm, side in lacking.items())
+        few = any(side.unresolved for side in lacking.values())
+        return Change(None, remark=why, unresolved=few, added=np.empty(0), **how)
+    value, added = other.found.value - one.found.value, other.added - one.added
+    interval, why = interval_of([value], added, one.subjects)
+    return Change(value, interval, remark=why, added=added, **how)
 
 
 def _kept_pairs(pairs: Pairs, rows: Codes, subject: Codes, notes: list[str]) -> Pairs:
@@ -266,13 +239,18 @@ def _figures(shared: _Shared, embeddings: Embeddings) -> _Figures:
     return figures
 
 
+def _lacking(fewest: int, why: str, unit: Unit = "number", unresolved: bool = False) -> _Figure:
+    found = Estimate(None, remark=why, unit=unit, unresolved=unresolved)
+    return _Figure(found, fewest, np.empty(0))
+
+
 def _without(values: Array, of: NDArray[np.integer], count: int, fewest: int, why: str) -> _Figure:
     """Take the figure of everybody, which comes first, and of all but each subject."""
     if np.isnan(values[0]):
-        return _Figure(None, np.empty(0), fewest, why)
-    changes = np.zeros(count)
-    changes[of] = values[1:] - values[0]
-    return _Figure(float(values[0]), changes, fewest)
+        return _lacking(fewest, why)
+    added = np.zeros(count)
+    added[of] = values[1:] - values[0]
+    return _Figure(Estimate(float(values[0]), unit="number"), fewest, added)
 
 
 def _norm_figures(shared: _Shared, norms: Array) -> _Figures:
@@ -280,26 +258,22 @@ def _norm_figures(shared: _Shared, norms: Array) -> _Figures:
     count, everyone = shared.count, np.arange(shared.count)
     spread = variation_without(norms, shared.subject)
     figures = _Figures()
-    figures["CV of norms",] = _without(spread, everyone, count, count, "the mean norm is zero")
+    why = "the mean norm is zero"
+    figures["CV of norms", "", "", ""] = _without(spread, everyone, count, count, why)
     present = [code for code in range(len(shared.names)) if (shared.group == code).any()]
     if len(present) < 2:
-        why = "no comparison: fewer than two groups have a subject"
-        return figures | {("η²",): _Figure(None, np.empty(0), count, why)}
+        few = "no comparison: fewer than two groups have a subject"
+        return figures | {ETA2: _lacking(count, few)}
     sample = SubjectNorms.of(norms, shared.subject, shared.group, shared.names)
     means, grouped = sample.means, np.unique(shared.subject[shared.group >= 0])
-    figures["η²",] = _without(
-        eta2_without(means, sample.groups),
-        grouped,
-        count,
-        count,
-        "the mean norms of subjects do not vary",
-    )
+    shares, why = eta2_without(means, sample.groups), "the mean norms of subjects do not vary"
+    figures[ETA2] = _without(shares, grouped, count, count, why)
     members = {code: np.flatnonzero(sample.groups == code) for code in present}
     for i, j in itertools.combinations(present, 2):
         both = grouped[np.concatenate([members[i], members[j]])]
         deltas = delta_without(means[members[i]], means[members[j]])
         fewest = min(len(members[i]), len(members[j]))
-        key = "Cliff's δ", shared.names[i], shared.names[j]
+        key = "Cliff's δ", "", shared.names[i], shared.names[j]
         figures[key] = _without(deltas, both, count, fewest, "a group has no subject")
     return figures
 
@@ -311,16 +285,16 @@ def _list_figures(shared: _Shared, pairs: Pairs, scores: NDArray[np.floating]) -
 
     def figure(influence: Influence) -> _Figure:
         found = scored.figure(influence).changes
-        return _Figure(influence[0], np.pad(found, (0, count - found.size)), count)
+        return _Figure(Estimate(influence[0]), count, np.pad(found, (0, count - found.size)))
 
     if pairs.folds is not None:
         _, right = held_out(scored, pairs.folds)
-        figures["accuracy",] = figure(scored.mean(right))
+        figures["accuracy", "", "", ""] = figure(scored.mean(right))
     for point in map(scored.figures.roc.tpr_at_fpr, shared.targets):
-        few = f"not resolvable with {point.non_mated:,} different pairs"
-        lacking = _Figure(None, np.empty(0), count, few)
+        few = f"{point.non_mated:,} different pairs"
+        lacking = _lacking(count, few, "share", unresolved=True)
         found = figure(scored.tpr(point)) if point.resolvable else lacking
-        figures[f"TPR@FPR={point.target}",] = found
+        figures["TPR@FPR", point.target, "", ""] = found
     return figures
 
 
@@ -328,74 +302,27 @@ def _rate_figures(shared: _Shared, errors: GroupErrors, with_tpr: bool) -> _Figu
     """Return max/geomean of the rates of groups, thresholds as given, and the TPR of all pairs."""
     # For the values and the rule that withholds them.
     summary, figures = differentials(errors, replicates=1), _Figures()
-    rows = {(row.measure, row.of, row.target): row for row in summary.rows}
-    for target, at in zip(shared.targets, errors.points, strict=True):
-        point, fnmr, tpr = at.point, at.fnmr_of_pairs[-1], f"TPR@FPR={target}"
-        if with_tpr and point.resolvable and fnmr is not None:
-            figures[tpr,] = _Figure(1 - fnmr.value, -fnmr.changes, shared.count)
-        elif with_tpr:
-            few = f"not resolvable with {point.non_mated:,} non-mated pairs"
-            figures[tpr,] = _Figure(None, np.empty(0), shared.count, few)
-    for target, at in zip(shared.targets, errors.points, strict=True):
-        for of in NAMES:
-            compared = [shared.names.index(name) for name in summary.groups[of]]
-            fewest = min((errors.group_subjects[group] for group in compared), default=0)
-            row = rows.get(("max/geomean", of, target))
-            if row is None or row.value is None:
-                why = summary.remarks[of][""] if row is None else row.remark
-                found = _Figure(None, np.empty(0), fewest, why)
-            else:
-                shares = [share for group in compared if (share := at.of(of)[group])]
-                # A subject is in one group: it moves one of the rates.
-                rates = np.stack([share.value + share.changes for share in shares], axis=-1)
-                changes = max_over_geomean(np.maximum(rates, 0)) - row.value
-                found = _Figure(row.value, changes, fewest)
-            figures[f"max/geomean {of} at FMR={target}",] = found
+    rows = {(row.measure, row.of, row.at.target): row for row in summary.rows}
+    for at in errors.points if with_tpr else ():
+        point, fnmr = at.point, at.fnmr_of_pairs[-1]
+        few = f"{point.non_mated:,} non-mated pairs"
+        found = _lacking(shared.count, few, "share", unresolved=True)
+        if point.resolvable and fnmr is not None:
+            found = _Figure(Estimate(1 - fnmr.value), shared.count, -fnmr.changes)
+        figures["TPR@FPR", point.target, "", ""] = found
+    for at, of in itertools.product(errors.points, NAMES):
+        compared = [shared.names.index(name) for name in summary.groups[of]]
+        fewest = min((errors.group_subjects[group] for group in compared), default=0)
+        row = rows.get(("max/geomean", of, at.point.target))
+        if row is None:
+            found = _lacking(fewest, summary.remarks[of][""], "times")
+        elif row.value is None:
+            found = _lacking(fewest, row.remark, "times", row.unresolved)
+        else:
+            shares = [share for group in compared if (share := at.of(of)[group])]
+            # A subject is in one group: it moves one of the rates.
+            rates = np.stack([share.value + share.changes for share in shares], axis=-1)
+            added = max_over_geomean(np.maximum(rates, 0)) - row.value
+            found = _Figure(Estimate(row.value, unit="times"), fewest, added)
+        figures[geomean_of(of, at.point.target)] = found
     return figures
-
-
-def _change(
-    key: tuple[str, ...], seeds: Sequence[int], sides: Sequence[tuple[_Figure, _Figure]]
-) -> Change:
-    """Compare both models of each seed in one figure, and the mean over seeds."""
-    changes = tuple(
-        None if one.value is None or other.value is None else other.value - one.value
-        for one, other in sides
-    )
-    figure, *groups = key
-    for number, pair in zip(seeds, sides, strict=True):
-        reasons = [
-            f"{arm}: {side.reason}"
-            for arm, side in zip(("baseline", "new"), pair, strict=True)
-            if side.value is None
-        ]
-        if reasons:
-            why = f"seed {number}: " * (len(seeds) > 1) + "; ".join(reasons)
-            return Change(None, remark=why, figure=figure, groups=tuple(groups), seeds=changes)
-    values = np.array(changes, np.float64)
-    mean = float(values.mean())
-    if abs(mean) < 1e-9 * np.abs(values).max():
-        mean = 0.0  # of changes that cancel, rounding is left
-    left_out = np.mean([other.changes - one.changes for one, other in sides], axis=0)
-    subjects = sides[0][0].subjects
-    interval, remark = None, f"no interval: {subjects} subjects in a group"
-    if subjects >= FEWEST_SUBJECTS:
-        # Seeds alone do not tell of other subjects.
-        changed = np.isfinite(left_out).all() and np.count_nonzero(left_out) > 1
-        interval = paired_difference(values, left_out) if changed else None
-        remark = "" if interval else "no interval: no subject makes a difference"
-    before, after = (
-        float(np.mean([value for pair in sides if (value := pair[arm].value) is not None]))
-        for arm in (0, 1)
-    )
-    return Change(
-        mean,
-        interval,
-        remark=remark,
-        figure=figure,
-        groups=tuple(groups),
-        seeds=changes,
-        baseline=before,
-        treated=after,
-        same_sign=int(np.count_nonzero(np.sign(values) == np.sign(mean))) if mean else 0,
-    )

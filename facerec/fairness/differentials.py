@@ -20,9 +20,9 @@ from facerec.base.defaults import REPLICATES
 from facerec.base.errors import MetricError
 from facerec.fairness import rows as names
 from facerec.fairness.groupings import ALL_GROUPS
-from facerec.fairness.rates import ErrorsAt, GroupErrors, Of
+from facerec.fairness.rates import ErrorsAt, GivenThreshold, GroupErrors, Of
 from facerec.report import words
-from facerec.report.estimate import Estimate
+from facerec.report.estimate import Estimate, Unit
 from facerec.report.tidy import OF_PAIRS
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.intervals import Interval
@@ -87,14 +87,14 @@ def gini(rates: ArrayLike) -> Values:
     return np.divide(gaps, scale, out=np.zeros_like(gaps), where=scale != 0)
 
 
-MEASURES: dict[str, tuple[Formula, bool]] = {
-    "max/min": (max_over_min, True),
-    "max/geomean": (max_over_geomean, True),
-    "max−min": (max_minus_min, False),
-    "Gini": (gini, False),
+MEASURES: dict[str, tuple[Formula, Unit]] = {
+    "max/min": (max_over_min, "times"),
+    "max/geomean": (max_over_geomean, "times"),
+    "max−min": (max_minus_min, "share"),
+    "Gini": (gini, "number"),
 }
-"""Formula of each measure, and whether it divides rates by each other, so that few errors make it
-meaningless. To add a measure is to add a line."""
+"""Formula of each measure and its unit: ``times`` divides rates by each other, so that few errors
+make it meaningless. To add a measure is to add a line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +103,8 @@ class Differential(Estimate):
 
     measure: str
     of: Of
-    target: str
-    """Nominal FMR."""
+    at: names.At
+    """The threshold."""
     p_value: float | None = None
     """How often groups of equal rates would differ as much or more."""
 
@@ -154,15 +154,12 @@ def differentials(
             if "" in remarks[of]:
                 continue
             rates = _Rates.of(errors, at, of, used)
-            withheld = _too_fine(at.point, rates, of)
+            withheld = _too_fine(at, rates, of)
             noise = None if withheld else _noise(rates, quantiles[of])
             for measure in MEASURES:
                 found, p = _measured(measure, rates, noise, withheld)
-                rows.append(
-                    Differential(
-                        **vars(found), measure=measure, of=of, target=at.point.target, p_value=p
-                    )
-                )
+                how = {**vars(found), "unresolved": not at.point.resolvable}
+                rows.append(Differential(**how, measure=measure, of=of, at=at.at, p_value=p))
     groups = {of: tuple(errors.names[at] for at in used) for of, used in compared.items()}
     return Differentials(groups, tuple(rows), remarks)
 
@@ -175,46 +172,51 @@ def rate_rows(
         yield names.row(grouping, "FMR", Estimate(None, remark=str(errors)))
         return
     for at in errors.points:
-        point, target = at.point, at.point.target
         if first:
-            fixed = _threshold(point, errors.thresholds.source)
-            yield names.row("", names.THRESHOLD, fixed, "", target)
-        if not point.resolvable:
+            fixed = _threshold(at.point, errors.thresholds.source)
+            yield names.row("", names.THRESHOLD, fixed, "", at.at)
+        if not at.point.resolvable:
             continue
-        nominal = names.nominal(target) or 1  # a threshold that was given promises no rate
+        nominal = at.at.nominal or 1  # a threshold that was given promises no rate
         kinds = {"FMR": at.fmr, "FNMR": at.fnmr, OF_PAIRS: at.fnmr_of_pairs}
         for name, *shares in zip((*errors.names, ALL_GROUPS), *kinds.values(), strict=True):
             for figure, share in zip(kinds, shares, strict=True):
                 found = names.rate(share)
                 if figure == "FMR" and found.total and nominal * found.total < 1:
-                    few = f"not resolvable with {found.total:,} non-mated pairs"
-                    found = replace(found, remark=few)
-                yield names.row(grouping, figure, found, name, target)
-        for (one, other), share in at.between.items():
-            both = f"{errors.names[one]} – {errors.names[other]}"
-            yield names.row(grouping, names.BETWEEN_GROUPS, names.rate(share), both, target)
+                    few = f"{found.total:,} non-mated pairs"
+                    found = replace(found, remark=few, unresolved=True)
+                yield names.row(grouping, figure, found, name, at.at)
+        for pair, share in at.between.items():
+            group, other = (errors.names[code] for code in pair)
+            found = names.rate(share)
+            yield names.row(grouping, names.BETWEEN_GROUPS, found, group, at.at, other=other)
     measured = differentials(errors, replicates=replicates, seed=seed)
     for row in measured.rows:
-        figure = f"{NAMES[row.of]} ({row.of} {row.measure})"
-        yield names.row(grouping, figure, row, "", row.target)
+        yield names.row(grouping, named(row.of, row.measure), row, at=row.at)
         if row.p_value is not None:
-            yield names.row(grouping, names.p_of(figure), Estimate(row.p_value), "", row.target)
+            yield names.p_row(grouping, named(row.of, row.measure), row.p_value, at=row.at)
     for of, remarks in measured.remarks.items():
         for group, remark in remarks.items():
             yield names.row(grouping, NAMES[of], Estimate(None, remark=remark), group)
 
 
+def named(of: Of, measure: str) -> str:
+    """Return the figure of a measure of a rate."""
+    return f"{NAMES[of]} ({of} {measure})"
+
+
 def _threshold(point: OperatingPoint, source: str) -> Estimate:
-    if names.nominal(point.target) is None:
-        return Estimate(point.threshold, remark="as given")
+    if isinstance(point, GivenThreshold):
+        return Estimate(point.threshold, remark="as given", unit="score")
     if not point.resolvable:
-        value, remark = None, f"not resolvable with {point.non_mated:,} non-mated pairs"
+        value, remark = None, f"{point.non_mated:,} non-mated pairs"
     elif np.isfinite(point.threshold):
         value, remark = point.threshold, source
     else:
         accepts = "everything" if point.threshold == -np.inf else "nothing"
         value, remark = None, f"it accepts {accepts}; {source}"
-    return Estimate(value, None, point.false_accepts, point.non_mated, remark)
+    counts, few = (point.false_accepts, point.non_mated), not point.resolvable
+    return Estimate(value, None, *counts, remark, unit="score", unresolved=few)
 
 
 def _compared(errors: GroupErrors, of: Of) -> tuple[list[int], dict[str, str]]:
@@ -264,17 +266,18 @@ class _Rates:
         return f"{self.what} {', '.join(listed)}"
 
 
-def _too_fine(fixed: OperatingPoint, rates: _Rates, of: Of) -> str:
+def _too_fine(at: ErrorsAt, rates: _Rates, of: Of) -> str:
     """Say why the data cannot tell rates of groups at this threshold; nothing if they can."""
+    fixed = at.point
     if not fixed.resolvable:
         return (
-            f"not resolvable: FMR {fixed.target} with the {fixed.non_mated:,} non-mated pairs on "
-            "which the threshold was fixed"
+            f"FMR {fixed.target} with the {fixed.non_mated:,} non-mated pairs on which the "
+            "threshold was fixed"
         )
-    expected = float(names.nominal(fixed.target) or 1) * rates.comparisons
+    expected = float(at.at.nominal or 1) * rates.comparisons
     small = (expected < 1) & (rates.errors < FEW_ERRORS)
     if of == "FMR" and small.any():
-        return f"insufficient data: {rates.counted(small)} at a nominal FMR of {fixed.target}"
+        return f"{rates.counted(small)} at a nominal FMR of {fixed.target}"
     return ""
 
 
@@ -289,24 +292,24 @@ def _no_ratio(rates: _Rates) -> str:
     few = rates.errors < FEW_ERRORS
     if not few.any() and (rates.errors[extremes] < RULE_OF_30).all():
         few = extremes
-    return f"insufficient data: {rates.counted(few)}" if few.any() else ""
+    return rates.counted(few) if few.any() else ""
 
 
 def _measured(
     measure: str, rates: _Rates, noise: _Noise | None, withheld: str
 ) -> tuple[Estimate, float | None]:
     """Return a measure with its interval and p-value, or why it has none."""
-    formula, ratio = MEASURES[measure]
+    formula, unit = MEASURES[measure]
     fewest = int(rates.errors.min())
-    reason = withheld or (_no_ratio(rates) if ratio else "")
+    reason = withheld or (_no_ratio(rates) if unit == "times" else "")
     if reason:
-        return Estimate(None, events=fewest, remark=reason), None
+        return Estimate(None, events=fewest, remark=reason, unit=unit), None
     value = float(formula(rates.values))
     found = None if noise is None else _against_parity(noise, formula, value)
     if found is None:
         reason = "no interval: a group has no error, or too few subjects"
-        return Estimate(value, events=fewest, remark=reason), None
-    return Estimate(value, found[1], events=fewest), found[0]
+        return Estimate(value, events=fewest, remark=reason, unit=unit), None
+    return Estimate(value, found[1], events=fewest, unit=unit), found[0]
 
 
 @dataclass(frozen=True)

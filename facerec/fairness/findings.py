@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from facerec.fairness import rows as names
-from facerec.fairness.differentials import NAMES, RATIO
+from facerec.fairness.baseline import ETA2, geomean_of
+from facerec.fairness.differentials import NAMES, RATIO, named
 from facerec.fairness.groupings import ALL_GROUPS
 from facerec.fairness.rates import Of
 from facerec.fairness.result import Finding
-from facerec.fairness.rows import estimate
+from facerec.fairness.rows import At
 from facerec.report import words
 from facerec.report.conclusions import ALPHA, of_test
 from facerec.report.estimate import Estimate
+from facerec.report.tidy import Row, estimate_of, records, said
 from facerec.statistics.operating_points import RULE_OF_30
 
 MOST = 8
@@ -68,61 +71,60 @@ def caveats(label_sources: Sequence[str], policy: str, *, norms: bool = True) ->
     return (*sentences, *(_OF_NORMS if norms else ()))
 
 
-def working_target(rows: pd.DataFrame, grouping: str) -> str:
-    """Return the target whose threshold is that of all sentences; empty without any.
+def working_threshold(rows: pd.DataFrame, grouping: str) -> At:
+    """Return the threshold of all sentences; without a target where there is none.
 
     It is the one that was given, or else of those at which the data carry ratios of both rates the
     nearest to 1e-3; of one rate, or of none, where there is no better.
     """
-    known = names.select(rows, names.THRESHOLD).dropna(subset=["value"])["target"].tolist()
-    given = [target for target in known if names.nominal(target) is None]
-    tested = rows["figure"].isin([names.p_of(f"{NAMES[of]} ({of} {RATIO})") for of in NAMES])
-    carried = rows[tested & (rows["grouping"] == grouping)]["target"].tolist()
+    known = names.places(names.select(rows, names.THRESHOLD, "threshold").dropna(subset=["value"]))
+    given = [at for at in known if at.nominal is None]
+    tested = rows["figure"].isin([named(of, RATIO) for of in NAMES]) & (rows["kind"] == "p")
+    carried = names.places(rows[tested & (rows["grouping"] == grouping)])
 
-    def order(target: str) -> tuple[int, float, float]:
-        size = math.log10(names.nominal(target) or 1)
-        return -carried.count(target), abs(size - _USUAL), size
+    def order(at: At) -> tuple[int, float, float]:
+        size = math.log10(at.nominal or 1)
+        return -carried.count(at), abs(size - _USUAL), size
 
-    return min(given or known, key=order, default="")
+    return min(given or known, key=order, default=names.NOWHERE)
 
 
-def working_targets(rows: pd.DataFrame, grouping: str) -> list[str]:
-    """Return the target to look at first of each basis of thresholds of identification.
+def working_searches(rows: pd.DataFrame, grouping: str) -> list[At]:
+    """Return the threshold to look at first of each basis of thresholds of identification.
 
-    It is the lowest one with 30 false alarms where the threshold was set, or else the highest.
+    It is the lowest target with 30 false alarms where the threshold was set, or else the highest.
     """
-    found = names.select(rows, names.FPIR_THRESHOLD, grouping=grouping).dropna(subset=["value"])
+    found = names.select(rows, names.FPIR_THRESHOLD, "threshold", grouping=grouping)
     chosen = []
-    bases = found["target"].map(lambda target: target.partition(" of ")[2])
-    for basis in dict.fromkeys(bases):
-        of = found[bases == basis].sort_values("numerator")
+    for _, of in found.dropna(subset=["value"]).groupby("basis", sort=False):
+        of = of.sort_values("numerator")
         enough = of[of["numerator"] >= RULE_OF_30]
-        chosen.append(str((of.iloc[-1] if enough.empty else enough.iloc[0])["target"]))
+        chosen += names.places(of.tail(1) if enough.empty else enough.head(1))
     return chosen
 
 
-def at_threshold(rows: pd.DataFrame, target: str) -> str:
+def at_threshold(rows: pd.DataFrame, at: At) -> str:
     """Say at which threshold error rates are; empty without any."""
-    if not target:
+    if not at.target:
         return ""
-    (row,) = names.select(rows, names.THRESHOLD, target=target).itertuples()
-    told, rate = words.threshold(estimate(row).value), names.nominal(target)
+    (row,) = records(names.select(rows, names.THRESHOLD, "threshold", at))
+    told, rate = words.threshold(row["value"]), at.nominal
     if rate:
         told += f", at which {rate.numerator:,} in {rate.denominator:,} {' '.join(_HAPPENS['FMR'])}"
-    return f"Error rates are at one threshold for everybody: {told} ({row.remark})."
+    return f"Error rates are at one threshold for everybody: {told} ({row['remark']})."
 
 
-def not_compared(rows: pd.DataFrame, grouping: str, target: str) -> Iterator[str]:
+def not_compared(rows: pd.DataFrame, grouping: str, at: At) -> Iterator[str]:
     """Say which groups are not compared, why, and their own rates."""
-    own = rows[rows["figure"].isin([*NAMES]) & (rows["target"] == target) & rows["value"].notna()]
     for of, figure in NAMES.items():
-        for row in names.select(rows, figure, grouping=grouping).itertuples():
-            its = own[(own["grouping"] == grouping) & (own["group"] == row.group)]
-            told = ", ".join(f"{one.figure!s} {_share(estimate(one))}" for one in its.itertuples())
-            if row.group:
+        for row in records(names.select(rows, figure, grouping=grouping)):
+            own = {"grouping": grouping, "group": row["group"]}
+            rates = {one: records(names.select(rows, one, at=at, **own)) for one in NAMES}
+            told = [f"{one} {_share(found[0])}" for one, found in rates.items() if found]
+            if row["group"]:
                 yield (
-                    f"{grouping}: {row.group!s} is left out where {of}s are compared ({figure}): "
-                    f"{row.remark!s}. Its own rates: {told or 'none'}."
+                    f"{grouping}: {row['group']} is left out where {of}s are compared ({figure}): "
+                    f"{row['remark']}. Its own rates: {', '.join(told) or 'none'}."
                 )
 
 
@@ -133,12 +135,12 @@ def findings_of(rows: pd.DataFrame, groupings: Sequence[str]) -> tuple[Finding, 
     If there are too many lines, those on later groupings are left out.
     """
     lines: list[Finding] = []
-    target = working_target(rows, groupings[0])
+    at = working_threshold(rows, groupings[0])
     for number, grouping in enumerate(groupings):
-        lines += [*_association(rows, grouping, exploratory=number > 0)]
+        lines += _association(rows, grouping, exploratory=number > 0)
         for of in NAMES:
-            lines += [*_rates(rows, grouping, of, target)]
-        lines += [*_searches(rows, grouping), *_changes(rows, grouping, target)]
+            lines += _rates(rows, grouping, of, at)
+        lines += [*_searches(rows, grouping), *_changes(rows, grouping, at)]
     order = [of_test(p) for p in (0, 1, None)]
     lines = sorted(lines[:MOST], key=lambda line: -abs(np.log(line.ratio or 1)))
     return tuple(sorted(lines, key=lambda line: order.index(line.conclusion)))
@@ -164,8 +166,8 @@ def _association(rows: pd.DataFrame, grouping: str, *, exploratory: bool) -> Ite
     found = names.select(rows, names.ETA2, grouping=grouping)
     if found.empty:
         return
-    eta2 = estimate(found.iloc[0])
-    p = names.value_of(rows, names.p_of(names.ETA2), grouping=grouping)
+    eta2 = estimate_of(records(found)[0])
+    p = names.value_of(rows, names.ETA2, "p", grouping=grouping)
     people = words.counted(eta2.total or 0, "subject")
     if eta2.value is None or p is None:
         yield Finding(
@@ -199,32 +201,30 @@ def _association(rows: pd.DataFrame, grouping: str, *, exploratory: bool) -> Ite
     )
 
 
-def _rates(rows: pd.DataFrame, grouping: str, of: Of, target: str) -> Iterator[Finding]:
-    """Yield the ratio of rates at a target, or why the data do not tell it."""
-    figure = f"{NAMES[of]} ({of} {RATIO})"
-    where = {"grouping": grouping, "target": target}
+def _rates(rows: pd.DataFrame, grouping: str, of: Of, at: At) -> Iterator[Finding]:
+    """Yield the ratio of rates at a threshold, or why the data do not tell it."""
+    figure, where = named(of, RATIO), dict[str, Any](grouping=grouping, at=at)
     lacking = rows[rows["figure"].isin(["FMR", NAMES[of]]) & rows["value"].isna()]
     lacking = lacking[lacking["grouping"] == grouping]
     why = lacking[lacking["group"] == ""]["remark"].tolist()
     absent = names.select(lacking, NAMES[of])["group"]
     rates = names.select(rows, of, **where).dropna(subset=["value"]).sort_values("value")
-    vague = rates["remark"].str.startswith("not resolvable")
-    rates = rates[~vague & ~rates["group"].isin([ALL_GROUPS, *absent])]
-    ends = [(str(row.group), estimate(row)) for row in rates.itertuples()]
+    told = (rates["status"] != "unresolved") & ~rates["group"].isin([ALL_GROUPS, *absent])
+    ends = [(row["group"], estimate_of(row)) for row in records(rates[told])]
     many, happens = _HAPPENS[of]
     detail: list[str] = []
     said = f"Cannot tell how many {many} {happens} by {grouping}"
     if len(ends) > 1:
         said, detail = _counts(of, ends[-1], ends[0])
         said += f", the most and the least of {len(ends)} groups" * (len(ends) > 2)
-        detail.insert(0, names.at(target))
-    found = map(estimate, names.select(rows, figure, **where).itertuples())
+        detail.insert(0, at.said)
+    found = map(estimate_of, records(names.select(rows, figure, "ratio", **where)))
     ratio = next(found, Estimate(None, remark=(why or ["no threshold"])[0]))
-    p = names.value_of(rows, names.p_of(figure), **where)
+    p = names.value_of(rows, figure, "p", **where)
     if p is None:
         said += ": cannot tell how many times" * (len(ends) > 1)
         reason = ratio.remark or "equal rates cannot be simulated"
-        detail.append(reason.removeprefix("insufficient data: "))
+        detail.append(f"{words.UNRESOLVED}: {reason}" if ratio.unresolved else reason)
     else:
         times = f"{words.number(ratio.value)} times {words.limits(ratio.interval)}"
         unknown = f"cannot tell, between 1 and {words.number(ratio.high)} times"
@@ -268,48 +268,48 @@ def natural(share: float, of: int, many: str = "") -> str:
 
 def _searches(rows: pd.DataFrame, grouping: str) -> Iterator[Finding]:
     """Yield the largest detected ratio of FPIR and of FNIR to the group compared with."""
-    target = next(iter(working_targets(rows, grouping)), "")
-    for figure in ("FPIR", "FNIR"):
-        begin = names.ratio_of(figure, "")
-        ratios = rows[rows["figure"].str.startswith(begin) & (rows["grouping"] == grouping)]
-        ratios = ratios[(ratios["target"] == target) & ((ratios["low"] > 1) | (ratios["high"] < 1))]
-        if ratios.empty:
-            continue
-        largest = ratios.loc[np.log(ratios["value"]).abs().idxmax()]
-        ratio, groups = estimate(largest), (largest.group, largest.figure.removeprefix(begin))
-        both = names.select(rows, figure, grouping=grouping, target=target).set_index("group")
-        said, detail = _counts(figure, *((group, estimate(both.loc[group])) for group in groups))
-        yield Finding(
-            f"{said}: {words.number(ratio.value)} times {words.limits(ratio.interval)}",
-            "difference detected",
-            f"{figure} at the threshold for an FPIR of {target}; {'; '.join(detail)}; the interval "
-            "is that of this pair of groups alone",
-            True,
-            ratio.value,
-        )
-
-
-def _changes(rows: pd.DataFrame, grouping: str, target: str) -> Iterator[Finding]:
-    """Yield what changes from the baseline in η² and in the differentials of FMR and FNMR."""
-    of_rates = [f"change: max/geomean {of} at FMR={target}" for of in NAMES]
-    for figure in ("change: η²", *of_rates):
-        for row in names.select(rows, figure, grouping=grouping).itertuples():
-            change = estimate(row)
-            if change.value is None or change.interval is None:
+    for at in working_searches(rows, grouping)[:1]:
+        for figure in ("FPIR", "FNIR"):
+            where = dict[str, Any](grouping=grouping, at=at)
+            ratios = names.select(rows, figure, "ratio", **where)
+            ratios = ratios[(ratios["low"] > 1) | (ratios["high"] < 1)]
+            if ratios.empty:
                 continue
-            what = figure.removeprefix("change: ")
-            before, after = (
-                names.value_of(rows, f"{side}: {what}", grouping=grouping)
-                for side in ("baseline", "new")
+            (largest,) = records(ratios.loc[[np.log(ratios["value"]).abs().idxmax()]])
+            ratio, both = estimate_of(largest), names.select(rows, figure, **where)
+            of = {row["group"]: estimate_of(row) for row in records(both)}
+            said, detail = _counts(
+                figure, *((group, of[group]) for group in (largest["group"], largest["other"]))
             )
-            inside = change.interval.low <= 0 <= change.interval.high
             yield Finding(
-                f"From the baseline, {what} changes by {words.number(change.value, '+.3g')} "
-                f"{words.limits(change.interval)}{': cannot tell it from none' * inside}",
-                "none detected at this precision" if inside else "difference detected",
-                f"from {words.number(before)} to {words.number(after)}; same images",
+                f"{said}: {words.number(ratio.value)} times {words.limits(ratio.interval)}",
+                "difference detected",
+                f"{figure} at the {at.said}; {'; '.join(detail)}; the interval is that of this "
+                "pair of groups alone",
                 True,
+                ratio.value,
             )
+
+
+def _changes(rows: pd.DataFrame, grouping: str, at: At) -> Iterator[Finding]:
+    """Yield what changes from the baseline in η² and in the differentials of FMR and FNMR."""
+    for figure, target, *_ in (ETA2, *(geomean_of(of, at.target) for of in NAMES)):
+        where = (rows["figure"] == figure) & (rows["target"] == target)
+        found = rows[where & (rows["grouping"] == grouping)]
+        of = {row["model"]: estimate_of(row) for row in records(found)}
+        change = of.get(names.CHANGE)
+        if change is None or change.value is None or change.interval is None:
+            continue
+        inside = change.interval.low <= 0 <= change.interval.high
+        what = " at ".join(filter(None, (figure, target)))
+        yield Finding(
+            f"From the baseline, {what} changes by {words.number(change.value, '+.3g')} "
+            f"{words.limits(change.interval)}{': cannot tell it from none' * inside}",
+            "none detected at this precision" if inside else "difference detected",
+            f"from {words.number(of[names.BASELINE].value)} to {words.number(of[names.NEW].value)};"
+            " same images",
+            True,
+        )
 
 
 def _percent(share: float) -> str:
@@ -317,7 +317,6 @@ def _percent(share: float) -> str:
     return f"{words.number(100 * share, '.2g' if share < 0.995 else '.3g')} %"
 
 
-def _share(rate: Estimate) -> str:
+def _share(row: Row) -> str:
     """Say a rate in percent, with its interval and counts."""
-    shown = words.number(100 * (rate.value or 0))
-    return f"{shown} % {words.limits(rate.interval, 100)} {words.counts(rate)}"
+    return " ".join(filter(None, (*said(row), words.counts(estimate_of(row)))))

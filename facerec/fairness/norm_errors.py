@@ -94,20 +94,15 @@ def norm_errors(
     for name, inside in members:
         if not inside.any():
             continue
-        found = {
-            names.TENTH.format(number + 1): fnmr(inside & (tenth == number))
-            for number in range(BINS)
-        }
+        for number in range(BINS):
+            place = names.At(str(number + 1), names.NORMS)
+            found = fnmr(inside & (tenth == number))
+            yield names.row(grouping.name, names.TENTH, found, name, place)
         curve = error_versus_discard(errors[inside], quality[inside])
         for share in DISCARD_SHARES:
             allowed = allowed_accepts(share, curve.comparisons)
             cut = curve.cuts[np.searchsorted(curve.discarded, allowed, side="right") - 1]
-            found[discard_name(share)] = fnmr(inside & (quality >= cut))
-        found[names.AREA] = Estimate(curve.area(PARTIAL_AREA))
-        for figure, estimate in found.items():
-            yield names.row(grouping.name, figure, estimate, name)
-
-
-def discard_name(share: str) -> str:
-    """Return the name of the FNMR without a share of the lowest norms."""
-    return names.DISCARD.format(f"{100 * float(share):g} %")
+            found = fnmr(inside & (quality >= cut))
+            yield names.row(grouping.name, names.DISCARD, found, name, names.At(share, names.NORMS))
+        area = Estimate(curve.area(PARTIAL_AREA), unit="area")
+        yield names.row(grouping.name, names.AREA, area, name)

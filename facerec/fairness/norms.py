@@ -15,7 +15,7 @@ from scipy.special import ndtri, stdtrit
 
 from facerec.fairness import rows as names
 from facerec.fairness.groupings import ALL_GROUPS
-from facerec.report.estimate import Estimate
+from facerec.report.estimate import Estimate, Unit
 from facerec.statistics.intervals import Interval
 
 INDEPENDENT_SUBJECTS = "subjects are independent"
@@ -119,10 +119,10 @@ def _figures(means: Array, squares: Array, counts: Array) -> dict[str, Estimate]
 
     def estimate(value: float, interval: Interval | None) -> Estimate:
         if not math.isfinite(value):
-            return Estimate(None, total=subjects, remark=lacking)
+            return Estimate(None, total=subjects, remark=lacking, unit="norm")
         if interval is not None and interval.low < 0:
             interval = replace(interval, low=0.0)  # no norm is negative
-        return estimate_of(value, interval, subjects)
+        return estimate_of(value, interval, subjects, unit="norm")
 
     return {
         names.IMAGE_NORM: estimate(
@@ -278,10 +278,15 @@ def between_sd(
 
 
 def estimate_of(
-    value: float | None, interval: Interval | None, subjects: int, missing: str = NO_SPREAD
+    value: float | None,
+    interval: Interval | None,
+    subjects: int,
+    missing: str = NO_SPREAD,
+    unit: Unit = "number",
 ) -> Estimate:
     """Return a figure of some subjects, with why it has no interval if it has none."""
-    return Estimate(value, interval, total=subjects, remark="" if interval else missing)
+    remark = "" if interval else missing
+    return Estimate(value, interval, total=subjects, remark=remark, unit=unit)
 
 
 def variation_without(norms: Array, subject: NDArray[np.integer]) -> Array:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -290,7 +290,7 @@ def _by_group(
         reference = grouping.names[int(np.argmax(counts))]
 
     def rates(
-        figure: str, where: str, events: Mask, bar: float | NDArray[np.floating], among: Mask
+        figure: str, where: names.At, events: Mask, bar: float | NDArray[np.floating], among: Mask
     ) -> Iterator[names.Row]:
         """Yield a rate by group; ``bar`` is what another's entry must reach to cause an event."""
         alone = events & (best >= bar) & (second < bar)
@@ -304,24 +304,24 @@ def _by_group(
             yield names.row(grouping.name, figure, names.rate(share, "no search"), name, where)
             if name not in (reference, EVERYBODY):
                 ratio = _ratio(share, shares[reference], reference)
-                figure_of = names.ratio_of(figure, reference)
-                yield names.row(grouping.name, figure_of, ratio, name, where)
+                yield names.row(grouping.name, figure, ratio, name, where, other=reference)
 
     with np.errstate(invalid="ignore"):
         beaten = is_mated & (best >= mate)
     bar = np.where(is_mated, mate, np.float32(np.inf))
-    yield from rates(names.RANK_1, "", beaten, bar, is_mated)
+    yield from rates(names.RANK_1, names.NOWHERE, beaten, bar, is_mated)
     for (basis, scores), target in itertools.product(bases.items(), plan.targets):
         # The lowest threshold whose FPIR does not exceed the target.
         ordered = np.sort(scores)[::-1]
         lowest = step_threshold(ordered, allowed_accepts(target, scores.size), best, second, mate)
-        remark, where = "", f"{target} of {basis}"
-        if parse_rate(target) * scores.size < 1:
-            remark = f"not resolvable with {scores.size:,} non-mated searches"
+        remark, where = "", names.At(target, basis)
+        if few := parse_rate(target) * scores.size < 1:
+            remark = f"{scores.size:,} non-mated searches"
         elif not math.isfinite(lowest):
             remark = f"it accepts {'everything' if lowest == -math.inf else 'nothing'}"
         alarms = int(np.count_nonzero(scores >= lowest))
         found = Estimate(None if remark else lowest, None, alarms, scores.size, remark)
+        found = replace(found, unit="score", unresolved=few)
         yield names.row(grouping.name, names.FPIR_THRESHOLD, found, "", where)
         if not remark:
             yield from rates("FPIR", where, ~is_mated & (best >= lowest), lowest, ~is_mated)
@@ -342,10 +342,10 @@ def _members(grouping: Grouping, codes: NDArray[np.int64]) -> list[tuple[str, Ma
 def _ratio(share: ClusteredShare | None, base: ClusteredShare | None, name: str) -> Estimate:
     """Return the ratio of two shares, or why it is not formed."""
     if share is None or base is None:
-        return Estimate(None, total=0, remark="no search")
+        return Estimate(None, total=0, remark="no search", unit="times")
     few = [one.events for one in (share, base)]
     if min(few) < FEW_ERRORS or max(few) < RULE_OF_30:
-        reason = f"insufficient data: {few[0]} errors, {few[1]} in {name}"
-        return Estimate(None, total=sum(few), remark=reason)
+        reason = f"{few[0]} errors, {few[1]} in {name}"
+        return Estimate(None, total=sum(few), remark=reason, unit="times")
     interval = ratio_interval(share, base, 1 - ALPHA)
-    return Estimate(share.value / base.value, interval, total=sum(few))
+    return Estimate(share.value / base.value, interval, total=sum(few), unit="times")

@@ -15,23 +15,21 @@ import pandas as pd
 from facerec.base.files import json_bytes, parse_json, read_file
 from facerec.fairness import rows as names
 from facerec.fairness.baseline import READING
-from facerec.fairness.differentials import MEASURES, NAMES
+from facerec.fairness.differentials import MEASURES, NAMES, named
 from facerec.fairness.findings import BESIDE, at_threshold, verdict
 from facerec.fairness.groupings import ALL_GROUPS, EVERYBODY
 from facerec.fairness.norm_errors import BINS
 from facerec.fairness.plots import pictures
 from facerec.fairness.result import SCHEMA, Audit
-from facerec.fairness.rows import estimate
 from facerec.report import words
 from facerec.report.conclusions import of_test
 from facerec.report.csv_tables import to_csv
 from facerec.report.documents import files_listed
-from facerec.report.estimate import Estimate
 from facerec.report.folders import check_replaceable, write_folder
 from facerec.report.page import FindingLine, Listed, Page, Section, Terms
 from facerec.report.plotting import Drawing, data_uri, draw
 from facerec.report.table import Cell, Table, escape_markdown
-from facerec.report.tidy import OF_PAIRS
+from facerec.report.tidy import OF_PAIRS, Row, cell, records, said
 
 PAGE = "audit.html"
 JSON = "audit.json"
@@ -46,6 +44,8 @@ _MOST_SIZES = 4
 """Groups of an attribute whose sizes are said one by one."""
 _MOST_PAIRS = 3
 """Pairs of groups whose δ a page shows."""
+_ALIKE = ("FNMR", names.TENTH, names.DISCARD)
+"""Means over people, of which the counts of pairs are no quotient."""
 
 _TERMS = {
     "FMR, FNMR": "False matches over non-mated (impostor) pairs, false non-matches over mated "
@@ -140,7 +140,7 @@ def page_files(audit: Audit, command: str) -> dict[str, bytes]:
         title=f"Audit of {'error rates' if audit.norms is None else 'norms and error rates'}: "
         f"{', '.join(audit.groupings)}",
         verdict=verdict(audit.findings),
-        lead=" ".join([f"{lead(audit)}.", *group_sizes(audit), _at_threshold(audit)]),
+        lead=" ".join([f"{lead(audit)}.", *group_sizes(audit), at_threshold(audit.rows, audit.at)]),
         findings=lines[:_FIRST],
         headline=[
             Terms(dict(zip(BESIDE, audit.caveats, strict=False))),
@@ -171,165 +171,131 @@ def lead(audit: Audit) -> str:
 
 def group_sizes(audit: Audit) -> list[str]:
     """Say how large the groups of each attribute are, before anything is found of them."""
-    said = []
+    told = []
     for grouping, groups in audit.facts["groups"].items():
         sizes = {}
         for group in groups["shown"]:
             where = {"grouping": grouping, "group": group}
-            count = names.value_of(audit.rows, names.SUBJECTS, **where)
+            count = names.value_of(audit.rows, names.SUBJECTS, "size", **where)
             unit = "subjects" if count is not None else "sides of pairs"
             total = names.select(audit.rows, names.FAILED, **where)["denominator"].iloc[0]
             sizes[group] = int(total if count is None else count)
-        told = ", ".join(f"{group} {size:,} {unit}" for group, size in sizes.items())
+        each = ", ".join(f"{group} {size:,} {unit}" for group, size in sizes.items())
         if len(sizes) > _MOST_SIZES:
             ends = f"{min(sizes.values()):,} to {max(sizes.values()):,}"
-            told = f"{len(sizes)} groups of {ends} {unit}"
-        said.append(f"{grouping}: {told}.")
-    return said
+            each = f"{len(sizes)} groups of {ends} {unit}"
+        told.append(f"{grouping}: {each}.")
+    return told
 
 
 def tables(audit: Audit) -> Iterator[tuple[str, Table]]:
     """Yield name and table, those that the data have."""
-    rows = audit.rows
     if audit.norms is not None:
         figures = (
             names.SUBJECTS, names.IMAGES, names.FAILED, names.NORM, names.BETWEEN, names.WITHIN,
         )  # fmt: skip
-        columns = [(one, one, "") for one in figures]
+        columns = [(one, one, names.NOWHERE) for one in figures]
         yield "groups", _by_group(audit, "Groups and their norms", columns, audit.groupings)
     yield "apart", _apart(audit)
-    if audit.facts["headline"]["target"]:
+    if audit.at.target:
         yield "rates", _rates(audit, audit.groupings)
-    if names.select(rows, names.TENTH.format(1)).size:
+    if names.select(audit.rows, names.TENTH).size:
         columns = [
-            ("FNMR, lowest tenth of norms", names.TENTH.format(1), ""),
-            ("FNMR, highest tenth", names.TENTH.format(BINS), ""),
-            ("FNMR without the lowest 5 %", names.DISCARD.format("5 %"), ""),
-            ("without the lowest 20 %", names.DISCARD.format("20 %"), ""),
-            ("area under error versus discard to 20 %", names.AREA, ""),
+            ("FNMR, lowest tenth of norms", names.TENTH, names.At("1", names.NORMS)),
+            ("FNMR, highest tenth", names.TENTH, names.At(str(BINS), names.NORMS)),
+            ("FNMR without the lowest 5 %", names.DISCARD, names.At("0.05", names.NORMS)),
+            ("without the lowest 20 %", names.DISCARD, names.At("0.20", names.NORMS)),
+            (names.AREA, names.AREA, names.NOWHERE),
         ]
         table = _by_group(audit, "Norm and errors", columns, audit.groupings, ALL_GROUPS)
         yield "norm_and_errors", table
-    found = dict.fromkeys(itertools.chain(*audit.facts["headline"]["searches"].values()))
-    if found:
-        columns = [(f"{of} at {at}", of, at) for at in found for of in ("FPIR", "FNIR")]
-        columns.append((names.RANK_1, names.RANK_1, ""))
+    if found := dict.fromkeys(itertools.chain(*audit.searches.values())):
+        columns = [(f"{of}, {at.said}", of, at) for at in found for of in ("FPIR", "FNIR")]
+        columns.append((names.RANK_1, names.RANK_1, names.NOWHERE))
         caption = "Identification at the thresholds for an FPIR"
         yield "searches", _by_group(audit, caption, columns, audit.groupings, EVERYBODY)
-    changes = rows[rows["figure"].str.startswith("change: ")]
-    if len(changes):
-        yield "changes", _changes(rows, changes)
+    compared = audit.rows[audit.rows["model"] != ""]
+    if len(compared):
+        yield "changes", _changes(compared)
 
 
 def _rates(audit: Audit, groupings: Sequence[str]) -> Table:
     """Return FMR and FNMR at the threshold of the sentences."""
-    target = audit.facts["headline"]["target"]
-    columns = [(f"{of}, {names.at(target)}", str(of), target) for of in (*NAMES, OF_PAIRS)]
+    figures: list[str] = [*NAMES, OF_PAIRS]
+    columns = [(f"{of}, {audit.at.said}", of, audit.at) for of in figures]
     if len(names.select(audit.rows, names.REFUSED)):
-        columns.append((names.REFUSED, names.REFUSED, ""))
-    told = words.threshold(names.value_of(audit.rows, names.THRESHOLD, target=target))
-    caption = f"Error rates at one threshold for all, {told}"
+        columns.append((names.REFUSED, names.REFUSED, names.NOWHERE))
+    threshold = names.value_of(audit.rows, names.THRESHOLD, "threshold", at=audit.at)
+    caption = f"Error rates at one threshold for all, {words.threshold(threshold)}"
     return _by_group(audit, caption, columns, groupings, ALL_GROUPS)
-
-
-def _at_threshold(audit: Audit) -> str:
-    return at_threshold(audit.rows, audit.facts["headline"]["target"])
 
 
 def _by_group(
     audit: Audit,
     caption: str,
-    columns: Sequence[tuple[str, str, str]],
+    columns: Sequence[tuple[str, str, names.At]],
     groupings: Sequence[str],
     whole: str = "",
 ) -> Table:
-    """Return a table with a row a group; a column has heading, figure and target.
+    """Return a table with a row a group; a column has heading, figure and threshold.
 
     ``whole`` names the row of all groups together, if there is one.
     """
+    rows = {
+        (row["grouping"], row["group"], row["figure"], names.At(row["target"], row["basis"])): row
+        for row in records(audit.of_groups)
+    }
     lines = []
     for grouping in groupings:
         shown = audit.facts["groups"][grouping]["shown"]
         for group in [*shown, *([whole] if whole else [])]:
-            cells = [
-                _cell(
-                    names.select(audit.rows, figure, grouping=grouping, group=group, target=target)
-                )
-                for _, figure, target in columns
-            ]
-            lines.append((group if len(groupings) == 1 else f"{grouping}: {group}", *cells))
-    return Table(caption, ["group", *(title for title, _, _ in columns)], lines)
+            found = [rows.get((grouping, group, figure, at)) for _, figure, at in columns]
+            name = group if len(groupings) == 1 else f"{grouping}: {group}"
+            lines.append((name, *(_cell(row) for row in found)))
+    return Table(caption, ["group", *(title for title, *_ in columns)], lines)
+
+
+def _cell(row: Row | None) -> Cell:
+    """Return the cell of a figure; a dash where there is none."""
+    return Cell(words.NOTHING) if row is None else cell(row, counted=row["figure"] not in _ALIKE)
 
 
 def _apart(audit: Audit) -> Table:
-    """Return η², δ, the differentials at the targets of the findings, and ratios of searches."""
-    rows, lines, head = audit.rows, [], audit.facts["headline"]
+    """Return η², δ, the differentials at the threshold of the findings, and ratios of searches."""
+    lines: list[Sequence[Cell | str]] = []
+    measures = [named(of, measure) for of in ("FMR", "FNMR") for measure in MEASURES]
+    rows = audit.rows[(audit.rows["kind"] != "p") & (audit.rows["model"] == "")]
+    ratios = rows[(rows["kind"] == "ratio") & rows["value"].notna()]  # audit.csv says of others why
     for grouping in audit.groupings:
-        wanted = [(names.ETA2, ""), (names.DELTA, "")]
-        for of in ("FMR", "FNMR"):
-            wanted += [(f"{NAMES[of]} ({of} {measure})", head["target"]) for measure in MEASURES]
-        ratios = rows[rows["figure"].str.contains(names.ratio_of("", ""), regex=False)]
-        withheld = ratios.index[ratios["value"].isna()]  # audit.csv says why
-        of_searches = dict.fromkeys(ratios["figure"])
-        wanted += [(one, at) for at in head["searches"][grouping] for one in of_searches]
-        for figure, target in wanted:
-            where = {"grouping": grouping, "target": target}
-            found = names.select(rows, figure, **where)
-            found = found[~found.index.isin(withheld)]
+        wanted = [(rows, figure, names.NOWHERE) for figure in (names.ETA2, names.DELTA)]
+        wanted += [(rows, figure, audit.at) for figure in measures]
+        searched = itertools.product(audit.searches[grouping], ("FPIR", "FNIR"))
+        wanted += [(ratios, figure, at) for at, figure in searched]
+        for among, figure, at in wanted:
+            found = among[(among["figure"] == figure) & (among["grouping"] == grouping)]
+            found = found[(found["target"] == at.target) & (found["basis"] == at.basis)]
             # Of many pairs of groups those that lie furthest apart; all are in audit.csv.
             if len(found) > _MOST_PAIRS:
                 found = found.loc[found["value"].abs().nlargest(_MOST_PAIRS).index]
-            for row in found.itertuples():
-                p = names.value_of(rows, names.p_of(figure), group=str(row.group), **where)
-                at = filter(None, (str(row.group), target and names.at(target)))
+            for row in records(found):
+                where = {name: row[name] for name in ("grouping", "group", "other")}
+                p = names.value_of(audit.rows, figure, "p", at=at, **where)
+                small = ", ".join(filter(None, (names.compared(row), at.said)))
                 title = figure if len(audit.groupings) == 1 else f"{grouping}: {figure}"
-                value = _cell_of(estimate(row), ".3g")
-                lines.append((Cell(title, ", ".join(at)), value, words.p_value(p)))
+                lines.append((Cell(title, small), cell(row, counted=False), words.p_value(p)))
     return Table("How far the groups lie apart", ("figure", "value [95 %]", "p"), lines)
 
 
-def _changes(rows: pd.DataFrame, changes: pd.DataFrame) -> Table:
-    lines: list[tuple[Cell | str, ...]] = []
-    for row in changes.itertuples():
-        figure = str(row.figure).removeprefix("change: ")
-        ends = [
-            words.number(names.value_of(rows, f"{side}: {figure}", group=str(row.group)))
-            for side in ("baseline", "new")
-        ]
-        lines.append((Cell(figure, str(row.group)), *ends, _cell_of(estimate(row), "+.3g")))
+def _changes(rows: pd.DataFrame) -> Table:
+    lines: list[Sequence[Cell | str]] = []
+    for _, found in rows.groupby(names.PLACE, sort=False):
+        of = {row["model"]: row for row in records(found)}
+        change = of[names.CHANGE]
+        at = filter(None, (change["figure"], change["target"]))
+        title = Cell(" at ".join(at), names.compared(change))
+        ends = (said(of[model])[0] for model in (names.BASELINE, names.NEW))
+        lines.append((title, *ends, cell(change)))
     return Table("Changes", ("figure", "baseline", "new", "change [95 %]"), lines)
-
-
-def _cell(found: pd.DataFrame) -> Cell:
-    """Return the cell of one figure; a dash where there is none."""
-    if found.empty:
-        return Cell(words.NOTHING)
-    row: Any = next(found.itertuples())
-    if row.figure in (names.SUBJECTS, names.IMAGES):
-        return Cell(f"{int(row.value):,}")
-    if row.figure == names.FAILED:
-        return Cell(words.percent(row.value), f"{int(row.numerator):,}/{int(row.denominator):,}")
-    # What is left out by norm has a denominator of its own, which says little; the counts of the
-    # FNMR stand at that of pairs, whose quotient they are.
-    counted = " norm" not in row.figure and row.figure != "FNMR"
-    return _cell_of(estimate(row), "" if pd.notna(row.numerator) else ".4g", counted)
-
-
-def _cell_of(one: Estimate, form: str, counted: bool = True) -> Cell:
-    """Return an estimate with interval and counts: in percent where no form is given."""
-    if one.value is None:
-        return Cell(words.NOTHING, one.remark, withheld=True)
-    if one.remark.startswith("not resolvable"):
-        return Cell("not resolvable", words.counts(one), withheld=True)
-    scale = 1 if form else 100
-    text = words.number(one.value, form) if form else f"{words.number(100 * one.value, '.3g')} %"
-    counts = words.counts(one) if counted and not form else ""
-    return Cell(
-        text,
-        "\n".join(
-            filter(None, (words.limits(one.interval, scale, form or ".3g") or one.remark, counts))
-        ),
-    )
 
 
 def _left_out(audit: Audit) -> list[str]:
@@ -378,11 +344,11 @@ def print_audit(audit: Audit, console: Any) -> None:
     for warning in audit.warnings:
         console.print(f"note: {warning}", style="yellow")
     console.print(f"\n{verdict(audit.findings)}", style="bold")
-    console.print(_at_threshold(audit))
+    console.print(at_threshold(audit.rows, audit.at))
     for one in audit.findings:
         console.print(f"• {one.said}" + f" ({one.detail})" * (one.conclusion == of_test(None)))
-    for about, said in zip(BESIDE, audit.caveats, strict=False):
-        console.print(f"{about}. {said}", style="dim")
+    for about, caveat in zip(BESIDE, audit.caveats, strict=False):
+        console.print(f"{about}. {caveat}", style="dim")
 
 
 def card_section(audit: Audit) -> str:
@@ -390,7 +356,7 @@ def card_section(audit: Audit) -> str:
     blocks = [
         "## Bias, Risks, and Limitations",
         "\n".join(f"- {escape_markdown(finding.text)}" for finding in audit.findings[:5]),
-        *(_rates(audit, audit.groupings[:1]).markdown() for _ in [1] if _at_threshold(audit)),
+        _rates(audit, audit.groupings[:1]).markdown() if audit.at.target else "",
         escape_markdown(" ".join(audit.facts["not_compared"])),
         escape_markdown(
             f"{lead(audit)}; {group_sizes(audit)[0]} "

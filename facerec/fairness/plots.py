@@ -16,10 +16,9 @@ from matplotlib.ticker import NullFormatter
 
 from facerec.fairness import rows as names
 from facerec.fairness.groupings import ALL_GROUPS, EVERYBODY
-from facerec.fairness.norm_errors import BINS, DISCARD_SHARES, discard_name
+from facerec.fairness.norm_errors import BINS
 from facerec.fairness.norms import SubjectNorms
 from facerec.fairness.result import Audit
-from facerec.fairness.rows import estimate
 from facerec.report.estimate import Estimate
 from facerec.report.plotting import (
     SMALL,
@@ -34,6 +33,7 @@ from facerec.report.plotting import (
     verbatim,
 )
 from facerec.report.plotting import label as short
+from facerec.report.tidy import estimate_of, records
 
 _WIDTH = 7.0
 _STRIP = 40
@@ -46,13 +46,12 @@ def pictures(audit: Audit) -> Iterator[tuple[str, Figure, str]]:
     """Yield name, figure and caption of each picture that the data have."""
     grouping, rows = audit.groupings[0], audit.rows
     panels: list[tuple[str, Named]] = []
-    head = audit.facts["headline"]
     for of, said in (("FMR", "wrongly accepted"), ("FNMR", "wrongly rejected")):
-        if target := head["target"]:
-            found = _named(rows, of, grouping=grouping, target=target)
-            panels.append((f"{said} ({of} at {target})", found))
+        if audit.at.target:
+            found = _named(rows, of, audit.at, grouping)
+            panels.append((f"{said} ({of} at {audit.at.target})", found))
     if audit.norms is not None:
-        panels.append(("mean norm of subjects", _named(rows, names.NORM, grouping=grouping)))
+        panels.append(("mean norm of subjects", _named(rows, names.NORM, names.NOWHERE, grouping)))
     if panels:
         yield (
             "headline",
@@ -66,42 +65,40 @@ def pictures(audit: Audit) -> Iterator[tuple[str, Figure, str]]:
             _violins(audit.norms, list(audit.norms.names)),
             f"{grouping}: norms of images (left) and means of subjects in bins (right).",
         )
-    resolved = names.select(rows, names.THRESHOLD).dropna(subset=["value"])["target"]
-    targets = sorted(resolved, key=lambda target: names.nominal(target) or 0)
-    if len(targets) > 1:
-        grid = _grid(rows, grouping, ("FMR", "FNMR"), targets)
+    fixed = names.select(rows, names.THRESHOLD, "threshold").dropna(subset=["value"])
+    places = names.places(fixed)
+    if len(places) > 1:
+        places.sort(key=lambda at: at.nominal or 0)
+        grid = _grid(rows, grouping, ("FMR", "FNMR"), places)
         yield "rates", _forests(grid), f"{grouping}: FMR and FNMR at the global thresholds."
-    tenths = names.select(rows, names.TENTH.format(1), grouping=grouping)
+    tenths = names.select(rows, names.TENTH, grouping=grouping)
     if len(tenths):
+        left_out = names.select(rows, names.DISCARD, grouping=grouping)
         yield (
             "norm_and_errors",
-            _norms_and_errors(rows[rows["grouping"] == grouping], list(tenths["group"])),
+            _norms_and_errors(tenths, left_out),
             f"{grouping}: FNMR by tenth of the norm, and FNMR of what remains as mated pairs of "
             "the lowest norms are left out (error versus discard).",
         )
-    if searched := head["searches"][grouping]:
+    if searched := audit.searches[grouping]:
         grid = _grid(rows, grouping, ("FPIR", "FNIR"), searched)
         yield "searches", _forests(grid), f"{grouping}: FPIR and FNIR at one threshold for all."
 
 
 def _grid(
-    rows: pd.DataFrame, grouping: str, figures: Sequence[str], targets: Sequence[str]
+    rows: pd.DataFrame, grouping: str, figures: Sequence[str], places: Sequence[names.At]
 ) -> list[list[tuple[str, Named]]]:
-    """Return titles and estimates of two figures at each target."""
+    """Return titles and estimates of two figures at each threshold."""
     return [
-        [
-            (f"{of}, {names.at(at)}", _named(rows, of, grouping=grouping, target=at))
-            for of in figures
-        ]
-        for at in targets
+        [(f"{of}, {at.said}", _named(rows, of, at, grouping)) for of in figures] for at in places
     ]
 
 
-def _named(rows: pd.DataFrame, figure: str, **where: str) -> Named:
+def _named(rows: pd.DataFrame, figure: str, at: names.At, grouping: str) -> Named:
     """Return the estimates of a figure by group, without that of all groups."""
-    found = names.select(rows, figure, **where)
+    found = names.select(rows, figure, at=at, grouping=grouping)
     found = found[~found["group"].isin(["", ALL_GROUPS, EVERYBODY])]
-    return [(str(row.group), estimate(row)) for row in found.itertuples()]
+    return [(row["group"], estimate_of(row)) for row in records(found)]
 
 
 def _forests(grid: Sequence[Sequence[tuple[str, Named]]]) -> Figure:
@@ -171,26 +168,24 @@ def _violins(sample: SubjectNorms, groups: Sequence[str]) -> Figure:
     return figure
 
 
-def _norms_and_errors(rows: pd.DataFrame, groups: Sequence[str]) -> Figure:
+def _norms_and_errors(tenths: pd.DataFrame, left_out: pd.DataFrame) -> Figure:
     """Draw FNMR by tenth of the norm, and error versus discard; the last group is all together."""
+    groups = list(dict.fromkeys(tenths["group"]))
     figure = Figure(figsize=(_WIDTH, 3.4), layout="constrained")
     left, right = figure.subplots(1, 2)
     shown = [*styles(groups[:-1]), Style(groups[-1], "0.2", "x", "--")]
-    tenths = {names.TENTH.format(number): number for number in range(1, BINS + 1)}
-    discards = {discard_name(share): float(share) for share in DISCARD_SHARES}
-    for axes, places in ((left, tenths), (right, discards)):
-        there = rows[rows["figure"].isin(list(places))].dropna(subset=["value"])
+    for axes, rows in ((left, tenths), (right, left_out)):
+        there = rows.dropna(subset=["value"])
         for group, style in zip(groups, shown, strict=True):
             found = there[there["group"] == group]
-            at = found["figure"].map(places)
+            at = found["target"].astype(float)
             kind = {"color": style.colour, "linestyle": style.line, "marker": style.marker}
             axes.plot(at, found["value"], markersize=4, **kind)
             if style is not shown[-1]:
                 ends = found["low"], found["high"]
                 axes.fill_between(at, *ends, color=style.colour, alpha=0.12, linewidth=0)
-    left.set(
-        xlabel="tenth of the norm of a mated pair", ylabel="FNMR", xticks=list(tenths.values())
-    )
+    ticks = range(1, BINS + 1)
+    left.set(xlabel="tenth of the norm of a mated pair", ylabel="FNMR", xticks=ticks)
     right.set(xlabel="share left out, lowest norms first", ylabel="FNMR of what remains")
     percent_axis(right.xaxis)
     for axes in (left, right):

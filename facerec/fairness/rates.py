@@ -19,8 +19,9 @@ from facerec.base.defaults import FMR_TARGETS
 from facerec.base.errors import MetricError
 from facerec.base.large_arrays import take
 from facerec.base.progress import Progress
-from facerec.fairness import rows
 from facerec.fairness.groupings import UNKNOWN
+from facerec.fairness.rows import GIVEN, At
+from facerec.report import words
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.operating_points import OperatingPoint, operating_point
 from facerec.statistics.rates import sort_scores
@@ -36,6 +37,11 @@ GroupShare = ClusteredShare | None
 """A rate with what leaving each subject out adds to it, ``(G,)``; None without comparisons."""
 Labels = tuple[Codes, Sequence[str]]
 """Code of the group of each image, 0 to D − 1 or `UNKNOWN`, ``(N,)``, and names of the groups."""
+
+
+@dataclass(frozen=True)
+class GivenThreshold(OperatingPoint):
+    """A threshold that was given: of its target, itself as text, no rate is known."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,11 @@ class ErrorsAt:
     """Each mated pair weighs alike: who has many photos outweighs others."""
     between: Mapping[tuple[int, int], GroupShare]
     """FMR of pairs of two groups d < e."""
+
+    @property
+    def at(self) -> At:
+        """What rows of these errors say of the threshold."""
+        return At(self.point.target, GIVEN if isinstance(self.point, GivenThreshold) else "")
 
     def of(self, rate: Of) -> tuple[GroupShare, ...]:
         """Return one of the rates."""
@@ -353,7 +364,8 @@ def _with(given: float | None, thresholds: Thresholds) -> Thresholds:
     if given is None:
         return thresholds
     # Nothing is known of what it was fixed on.
-    first = replace(operating_point("1", given, (1, 1), (1, 1)), target=rows.given(given))
+    point = vars(operating_point("1", given, (1, 1), (1, 1)))
+    first = GivenThreshold(**{**point, "target": words.threshold(given)})
     return replace(thresholds, points=(first, *thresholds.points))
 
 

@@ -12,12 +12,14 @@ import pandas as pd
 from facerec.base.defaults import FMR_TARGETS, PERMUTATIONS, REPLICATES
 from facerec.base.errors import DatasetError
 from facerec.base.limits import Checked, Seed
+from facerec.fairness.groupings import ALL_GROUPS, EVERYBODY
 from facerec.fairness.norms import SubjectNorms
+from facerec.fairness.rows import NOWHERE, At, places
 from facerec.report import tidy
 from facerec.report.conclusions import Conclusion
 from facerec.statistics.operating_points import parse_rate
 
-SCHEMA = "facerec.audit/2"
+SCHEMA = "facerec.audit/3"
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,10 @@ class Audit:
     """The head of ``audit.json``: inputs, settings, counts, what was left out; JSON types."""
     rows: pd.DataFrame
     """All figures, see `facerec.fairness.rows`."""
+    at: At
+    """The threshold of all sentences; without a target where no threshold could be set."""
+    searches: Mapping[str, Sequence[At]]
+    """Thresholds of identification to look at first, by grouping."""
     findings: tuple[Finding, ...]
     """At most eight, the largest ratio that is detected first."""
     warnings: tuple[str, ...]
@@ -103,6 +109,35 @@ class Audit:
     def groupings(self) -> list[str]:
         """Attributes in the order asked for, then the intersection."""
         return list(self.facts["groups"])
+
+    @property
+    def of_groups(self) -> pd.DataFrame:
+        """The rows of one group, or of all together, by the audited model."""
+        rows = self.rows
+        own = rows["kind"].isin(("value", "size")) & (rows["group"] != "")
+        return rows[own & (rows["other"] == "") & (rows["model"] == "")]
+
+    @property
+    def by_group(self) -> pd.DataFrame:
+        """One row a group and a column a figure: values, sizes as whole numbers, at `at`.
+
+        Rows are indexed by grouping and group. FPIR and FNIR are those at the first threshold of
+        `searches`. What is not resolvable, withheld or missing in a group is NaN; intervals and
+        counts are in `rows`.
+        """
+        rows = self.of_groups
+        first = {name: found[0] for name, found in self.searches.items() if found}
+        shown = np.array(
+            [
+                at in (NOWHERE, self.at, first.get(grouping))
+                for at, grouping in zip(places(rows), rows["grouping"], strict=True)
+            ]
+        )
+        rows = rows[shown & ~rows["group"].isin((ALL_GROUPS, EVERYBODY))]
+        values = rows["value"].where(rows["status"] != "unresolved")
+        table = values.set_axis(pd.MultiIndex.from_frame(rows[["grouping", "group", "figure"]]))
+        sizes = rows["figure"][rows["kind"] == "size"].unique()
+        return table.unstack(sort=False).astype(dict.fromkeys(sizes, "Int64"))
 
     @property
     def banner(self) -> str:
@@ -120,6 +155,12 @@ class Audit:
             "schema": SCHEMA,
             "command": command,
             **self.facts,
+            "headline": {
+                **self.at._asdict(),
+                "searches": {
+                    name: [one._asdict() for one in found] for name, found in self.searches.items()
+                },
+            },
             "findings": [{**vars(finding), "text": finding.text} for finding in self.findings],
             "warnings": list(self.warnings),
             "caveats": list(self.caveats),

@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
-from facerec.report import words
 from facerec.report.estimate import Estimate
 from facerec.report.tidy import COLUMNS as FIGURE
-from facerec.report.tidy import figure_row
+from facerec.report.tidy import Kind, figure_row
 from facerec.statistics.clustered import ClusteredShare
-from facerec.statistics.intervals import Interval
 from facerec.statistics.operating_points import parse_rate
 
-COLUMNS = ("grouping", "group", *FIGURE)
-"""``grouping`` is an attribute or an intersection, empty for figures of everybody; ``group`` is one
-of its groups, or several that are compared, empty for a figure of all of them together; ``target``
-the nominal rate of a threshold, or the one that was given. ``low`` and ``high`` are a 95 %
-interval; ``numerator`` and ``denominator`` what was counted. What has no value or no interval has a
-``remark`` saying why."""
+COLUMNS = ("grouping", "group", "other", "model", "basis", *FIGURE)
+"""``grouping`` is an attribute or an intersection, empty for figures of everybody; ``group`` one of
+its groups, empty for a figure of all of them together, and ``other`` the one that it is held
+against; ``model`` is empty but in a comparison with a baseline; ``target`` is the nominal rate of a
+threshold and ``basis`` whose searches it was set on, or `GIVEN` where ``target`` is the threshold
+itself, or `NORMS` where it is a tenth of the norms or a share of the lowest. What has no value or
+no interval has a ``remark`` saying why."""
+
+GIVEN, NORMS = "given", "norms"
+BASELINE, NEW, CHANGE = "baseline", "new", "new − baseline"
+"""Models of a comparison, and their difference."""
+
+PLACE = ["figure", "target", "group", "other"]
+"""Columns that tell one figure of a model from its others."""
 
 # Figures of norms.
 NORM, IMAGE_NORM = "mean norm of subjects", "mean norm of images"
 BETWEEN, WITHIN = "SD of norms between subjects", "SD of norms within subjects"
 ETA2, WELCH, DETECTABLE = "η² of norms", "Welch's F of norms", "detectable η² of norms"
 DELTA = "Cliff's δ of norms"
-# Figures of norms and errors.
-TENTH, DISCARD = "FNMR in norm tenth {}", "FNMR without the lowest {} of norms"
+# Figures of norms and errors, by tenth of the norm and by the share of the lowest left out.
+TENTH, DISCARD = "FNMR in a tenth of norms", "FNMR without the lowest norms"
 AREA = "area under error versus discard to 20 %"
 # What groups consist of.
 SUBJECTS, IMAGES, FAILED = "subjects", "images", "not acquired"
@@ -39,37 +45,49 @@ FPIR_THRESHOLD, RANK_1 = "FPIR threshold", "rank-1 miss rate"
 NOT_ENROLLED = "not enrolled"
 
 Row = dict[str, object]
-_GIVEN = "threshold "
 
 
-def given(threshold: float) -> str:
-    """Return what stands for the target of a threshold that no rate gave."""
-    return f"{_GIVEN}{words.threshold(threshold)}"
+class At(NamedTuple):
+    """Where error rates are read: the target of a threshold and its basis, see `COLUMNS`."""
+
+    target: str = ""
+    basis: str = ""
+
+    @property
+    def nominal(self) -> Fraction | None:
+        """The rate of the target; None of a threshold that was given."""
+        return None if self.basis == GIVEN else parse_rate(self.target)
+
+    @property
+    def said(self) -> str:
+        """Which threshold it stands for; empty for none."""
+        if self.basis == GIVEN:
+            return f"threshold {self.target}"
+        return f"threshold for {' of '.join(filter(None, self))}" if self.target else ""
 
 
-def nominal(target: str) -> Fraction | None:
-    """Return the rate of a target; None of a threshold that was given."""
-    return None if target.startswith(_GIVEN) else parse_rate(target)
+NOWHERE = At()
 
 
-def at(target: str) -> str:
-    """Say which threshold a target stands for."""
-    return target if target.startswith(_GIVEN) else f"threshold for {target}"
-
-
-def p_of(figure: str) -> str:
-    """Return the name of the p-value of a figure."""
-    return f"p of {figure}"
-
-
-def ratio_of(figure: str, group: str) -> str:
-    """Return the name of the ratio of a figure to that of another group."""
-    return f"{figure} over that of {group}"
-
-
-def row(grouping: str, figure: str, found: Estimate, group: str = "", target: str = "") -> Row:
+def row(
+    grouping: str,
+    figure: str,
+    found: Estimate,
+    group: str = "",
+    at: At = NOWHERE,
+    *,
+    kind: Kind | None = None,
+    other: str = "",
+    model: str = "",
+) -> Row:
     """Return one row of the table."""
-    return figure_row(figure, found, target, grouping=grouping, group=group)
+    keys = {"grouping": grouping, "group": group, "other": other, "model": model}
+    return figure_row(figure, found, at.target, kind=kind, **keys, basis=at.basis)
+
+
+def p_row(grouping: str, figure: str, p: float, group: str = "", **more: Any) -> Row:
+    """Return the row of the p-value of a figure."""
+    return row(grouping, figure, Estimate(p, unit="number"), group, kind="p", **more)
 
 
 def rate(share: ClusteredShare | None, none: str = "no comparison") -> Estimate:
@@ -79,28 +97,28 @@ def rate(share: ClusteredShare | None, none: str = "no comparison") -> Estimate:
     return Estimate(share.value, share.interval(), share.events, share.comparisons)
 
 
-def estimate(row: Any) -> Estimate:
-    """Return what a row holds as an estimate."""
-
-    def known(value: float) -> float | None:
-        return None if pd.isna(value) else float(value)
-
-    low, high = known(row.low), known(row.high)
-    interval = None if low is None or high is None else Interval(low, high)
-    events, total = (
-        None if pd.isna(count) else int(count) for count in (row.numerator, row.denominator)
-    )
-    return Estimate(known(row.value), interval, events, total, str(row.remark))
-
-
-def select(rows: pd.DataFrame, figure: str, **where: str) -> pd.DataFrame:
-    """Return the rows of a figure, and of a grouping, group or target where they are named."""
-    for column, value in {"figure": figure, **where}.items():
+def select(
+    rows: pd.DataFrame, figure: str, kind: Kind = "value", at: At | None = None, **where: str
+) -> pd.DataFrame:
+    """Return the rows of a figure, and of a grouping, group or threshold where they are named."""
+    place = {} if at is None else at._asdict()
+    for column, value in {"figure": figure, "kind": kind, **place, **where}.items():
         rows = rows[rows[column] == value]
     return rows
 
 
-def value_of(rows: pd.DataFrame, figure: str, **where: str) -> float | None:
+def value_of(rows: pd.DataFrame, figure: str, kind: Kind = "value", **where: Any) -> float | None:
     """Return the value of a figure; None where there is none."""
-    found = select(rows, figure, **where)["value"].dropna()
+    found = select(rows, figure, kind, **where)["value"].dropna()
     return None if found.empty else float(found.iloc[0])
+
+
+def places(rows: pd.DataFrame) -> list[At]:
+    """Return where each row is read."""
+    return [At(*each) for each in zip(rows["target"], rows["basis"], strict=True)]
+
+
+def compared(row: Any) -> str:
+    """Name the group of a row, and the one that it is held against."""
+    sign = " over " if row["kind"] == "ratio" else " − "
+    return sign.join(filter(None, (row["group"], row["other"])))

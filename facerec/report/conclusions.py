@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from facerec.report.estimate import Estimate
 from facerec.statistics.intervals import Interval
 
 ALPHA = 0.05
 """Level of the tests that conclusions, power and equivalence are stated for."""
 
 Conclusion = Literal["difference detected", "none detected at this precision", "insufficient data"]
-
-DirectedConclusion = Literal[
-    "increase detected", "decrease detected", "none detected at this precision", "insufficient data"
-]
 
 
 def of_test(p: float | None) -> Conclusion:
@@ -31,12 +26,3 @@ def of_interval(interval: Interval | None) -> Conclusion:
     if interval.low > 0 or interval.high < 0:
         return "difference detected"
     return "none detected at this precision"
-
-
-def of_change(change: Estimate) -> DirectedConclusion:
-    """Tell whether the interval of a change excludes zero, and on which side."""
-    if change.value is None or change.interval is None:
-        return "insufficient data"
-    if change.interval.low > 0:
-        return "increase detected"
-    return "decrease detected" if change.interval.high < 0 else "none detected at this precision"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from facerec.report import words
 from facerec.report.estimate import Estimate, Unit
@@ -151,8 +151,10 @@ def said(row: Row) -> tuple[str, str]:
 
 def estimate_of(row: Row) -> Estimate:
     """Return what a row holds as an estimate."""
+    import pandas as pd
+
     value, low, high, events, total = (
-        None if row[name] is None or row[name] != row[name] else row[name]
+        cast(Any, None if pd.isna(row[name]) else row[name])
         for name in ("value", "low", "high", "numerator", "denominator")
     )
     interval = None if low is None or high is None else Interval(low, high)

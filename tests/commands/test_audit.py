@@ -18,6 +18,7 @@ from facerec.embedding.file import write_embeddings
 from facerec.fairness import rows as names
 from facerec.fairness.attributes import INFERRED
 from facerec.fairness.page import read_rows
+from facerec.fairness.rows import At
 from tests.commands.conftest import Refused
 
 FAST = ["--permutations", "99", "--replicates", "40", "--fmr", "1e-1,1e-2"]
@@ -80,7 +81,7 @@ def test_thresholds_of_scores(workplace: Path) -> None:
     lines = ["label,score", *(f"{row % 2},{row / 1000}" for row in range(1000))]
     Path("S.csv").write_text("\n".join(lines))
     run("--threshold-from", "S.csv")
-    rows = [row for row in read_rows("out/audit.json") if row["figure"] == "threshold"]
+    rows = [row for row in read_rows("out/audit.json") if row["kind"] == "threshold"]
     assert {row["target"]: row["denominator"] for row in rows}["1e-2"] == 500
 
 
@@ -97,20 +98,20 @@ def test_both_rates_are_at_one_threshold(workplace: Path, capsys: CaptureFixture
     Path("S.csv").write_text("\n".join(lines))
     flags = ["--scores", "S.csv", "--group", "gender", "--out", "out", "--replicates", "99"]
     for given, place, target, said in (
-        ([], "1 in 100 comparisons", "1e-2", "29 of 1,000 comparisons of two people"),
+        ([], "1 in 100 comparisons", At("1e-2"), "29 of 1,000 comparisons of two people"),
         (
             ["--threshold", "0.55"],
             "0.55 (as given)",
-            "threshold 0.55",
+            At("0.55", names.GIVEN),
             "1 in 40 comparisons of two people",
         ),
     ):
         scores_main([*flags, *given])
         text = " ".join(capsys.readouterr().out.split())
-        assert place in text and said in text and f"FNMR, {names.at(target)}" in text
+        assert place in text and said in text and f"FNMR, {target.said}" in text
         assert place in Path("out/audit.html").read_text()
-        assert f"{target} | FNMR, " in Path("out/model_card_section.md").read_text()
-        assert json.loads(Path("out/audit.json").read_text())["headline"]["target"] == target
+        assert f"{target.said} | FNMR, " in Path("out/model_card_section.md").read_text()
+        assert json.loads(Path("out/audit.json").read_text())["headline"]["target"] == target.target
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,7 @@ def test_a_group_with_one_kind_of_pairs_is_compared_by_it(
     rate = has.split()[0]
     for place in (text, card, page):
         assert f"C is left out where {lacks.replace(' ', 's are compared ')}" in place
-        assert f"{rate} 75 %" in place and "150/200" in place
+        assert f"{rate} 75.00 %" in place and "150/200" in place
     assert "reaches --threshold" not in text
     scores_main([*flags, "--replicates", "99", "--threshold", "5"])
     assert "no score of S.csv reaches --threshold 5" in capsys.readouterr().out

@@ -12,7 +12,7 @@ from helpers.every_command import TRAINING
 
 from facerec.commands import demo as module
 from facerec.commands.demo import demo
-from facerec.fairness.rows import ETA2, p_of
+from facerec.fairness.rows import ETA2
 from facerec.records.synthetic import CONTROL, PACKS, Group, SyntheticSet
 from facerec.report.conclusions import ALPHA
 
@@ -72,9 +72,13 @@ def test_the_demo_goes_from_nothing_to_pages(
         document = json.loads((out / name).with_name("audit.json").read_text())
         assert {g: each["shown"] for g, each in document["groups"].items()} == GROUPS
         rows = document["rows"]
-        changes = any(row["figure"].startswith("change: ") for row in rows)
+        changes = any(row["kind"] == "change" for row in rows)
         assert changes == (arm == "ArcFace + SEC")
-        p = {row["grouping"]: row["value"] for row in rows if row["figure"] == p_of(ETA2)}
+        p = {
+            row["grouping"]: row["value"]
+            for row in rows
+            if (row["figure"], row["kind"]) == (ETA2, "p")
+        }
         planted += p["group"] < ALPHA
 
     verdict = f"planted difference in {planted} of 2 models, and one between the control groups"

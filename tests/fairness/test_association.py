@@ -78,7 +78,7 @@ def test_figures_equal_scipy() -> None:
     between, within = anova(means, sample.groups)
     assert found.eta2.value == pytest.approx(between / (between + within))
     both = [f"{x} − {y}" for x, y in itertools.combinations("abcd", 2)]
-    assert [pair for pair, *_ in found.pairs] == both
+    assert [f"{one} − {other}" for one, other, *_ in found.pairs] == both
     raw = [difference_p(x, y) for x, y in itertools.combinations(parts, 2)]
     assert [p for *_, p in found.pairs] == pytest.approx(holm(raw))
 
@@ -119,7 +119,7 @@ def test_delta_has_the_error_of_brunner_and_munzel() -> None:
 def invariants(found: Association) -> list[float]:
     """Return what neither scale nor further images may change."""
     figures = [found.welch_f, found.p, found.mde_eta2]
-    for estimate in (found.eta2, *(delta for _, delta, _ in found.pairs)):
+    for estimate in (found.eta2, *(delta for *_, delta, _ in found.pairs)):
         figures += [estimate.value, estimate.low, estimate.high]
     return figures + [p for *_, p in found.pairs]
 
@@ -188,7 +188,7 @@ def test_interval_and_test_agree(sizes: tuple[int, ...]) -> None:
         assert eta2.low <= eta2.value < eta2.high <= 1 and eta2.high > 1 / len(groups)
         detected += found.p < 0.05
         if len(found.pairs) == 1:
-            ((_, delta, p),) = found.pairs
+            ((*_, delta, p),) = found.pairs
             assert (delta.low > 0 or delta.high < 0) == (p < 0.05)
     assert 0 < detected < 24
 

@@ -91,13 +91,14 @@ def test_rows_hold_what_was_counted(found: Audit) -> None:
     assert found.facts["groups"]["race"]["suppressed"] == ["Dun"]
     assert found.facts["failures"] == 1 and found.facts["subjects"] == 101
     where = {"grouping": "race", "group": "Amber"}
-    assert names.value_of(rows, names.SUBJECTS, **where) == 40
+    assert names.value_of(rows, names.SUBJECTS, "size", **where) == 40
     failed = names.select(rows, names.FAILED, **where).iloc[0]
     assert (failed.numerator, failed.denominator) == (1, 160)
     for row in rows[rows["numerator"].notna() & rows["value"].notna()].itertuples():
-        if row.figure not in (names.THRESHOLD, "FPIR threshold") and not row.figure.startswith("F"):
+        if row.kind == "value" and row.figure in ("FMR", OF_PAIRS, names.FAILED):
             assert row.value == pytest.approx(row.numerator / row.denominator)
     shares = rows[rows["figure"].isin(["FMR", OF_PAIRS, "FPIR", "FNIR", names.RANK_1])]
+    shares = shares[shares["kind"] == "value"]
     for row in shares.itertuples():
         assert row.value == row.numerator / row.denominator and row.low <= row.value <= row.high
     # What has no value or no interval says why.
@@ -112,8 +113,7 @@ def test_findings_are_sentences_made_of_the_rows(found: Audit) -> None:
     eta2 = names.value_of(found.rows, names.ETA2, grouping="race")
     assert eta2 is not None and first.said.startswith(f"{100 * eta2:.2g} % [")
     assert first.conclusion == "difference detected" and "longest in Amber" in first.detail
-    target = found.facts["headline"]["target"]
-    rates = names.select(found.rows, "FMR", grouping="race", target=target)
+    rates = names.select(found.rows, "FMR", at=found.at, grouping="race")
     rates = rates[rates["group"] != "all groups"].sort_values("value")
     line = next(finding for finding in others if "two people" in finding.said)
     high, low = rates.iloc[-1], rates.iloc[0]
@@ -134,11 +134,10 @@ def test_the_page_is_short_and_says_what_the_rows_say(found: Audit, plain: Audit
     page = Page(files["audit.html"].decode())
     assert len(page.tables) <= 6 and len(page.all("img")) == 5 == len(files) - 1
     assert EVIL in page.text and "<script>alert" not in files["audit.html"].decode()
-    target = found.facts["headline"]["target"]
     for row in page.rows("Error rates")[1:]:
         grouping, _, group = row[0].partition(": ")
-        where = {"grouping": grouping, "group": group, "target": target}
-        fmr = names.select(found.rows, "FMR", **where).iloc[0]
+        where = {"grouping": grouping, "group": group}
+        fmr = names.select(found.rows, "FMR", at=found.at, **where).iloc[0]
         assert f"{int(fmr.numerator):,}/{int(fmr.denominator):,}" in row[1]
     assert all(image["alt"] for image in page.all("img"))
     assert files == page_files(found, "facerec audit")
@@ -149,7 +148,7 @@ def test_all_files_hold_the_same_rows_and_no_names(found: Audit, tmp_path: Path)
     files = {path.name: path.read_bytes() for path in page.parent.iterdir()}
     assert len(files) <= 12
     document = json.loads(files["audit.json"])
-    assert document["schema"] == "facerec.audit/2" and set(document["files"]) == set(files)
+    assert document["schema"] == "facerec.audit/3" and set(document["files"]) == set(files)
     table = list(csv.DictReader(io.StringIO(files["audit.csv"].decode())))
     assert len(table) == len(document["rows"]) == len(found.rows)
     for line, row, exact in zip(table, document["rows"], found.records, strict=True):
@@ -219,7 +218,7 @@ def test_pairs_of_nobody_known_are_independent(tmp_path: Path) -> None:
     found = audit_scores(scored, ("race",), name="s.csv", settings=FAST)
     assert found.facts["subjects"] is None and any("independent" in w for w in found.warnings)
     for target in ("1e-1", "1e-2"):
-        threshold = names.value_of(found.rows, names.THRESHOLD, target=target)
+        threshold = names.value_of(found.rows, names.THRESHOLD, "threshold", target=target)
         for group in "AB":
             for figure, errors, of in (
                 ("FMR", scores >= threshold, ~same),
@@ -261,21 +260,21 @@ def test_a_sentence_counts_people_as_the_rows_do(tmp_path: Path, case: str) -> N
     )
     settings = replace(FAST, targets=("1e-1",), replicates=200)
     document = audit_scores(scored, ("race",), name="s.csv", settings=settings).to_json("", [])
-    rows = {(row["figure"], row["group"]): row for row in document["rows"]}
+    rows = {(row["figure"], row["group"], row["kind"]): row for row in document["rows"]}
     assert [one["said"] for one in document["findings"] if "few" in one["text"]] == []
     (line,) = (one for one in document["findings"] if "wrongly rejected" in one["said"])
     told = re.findall(r"(at most )?([\d,]+) (?:in|of) ([\d,.]+).*? as (\w)", line["said"])
     assert [group for *_, group in told] == ["A", "B"] or case == "equal"
     for bound, count, of, group in told:
-        row = rows["FNMR", group]
+        row = rows["FNMR", group, "value"]
         share = float(count.replace(",", "")) / float(of.replace(",", ""))
         assert share == pytest.approx(row["high"] if bound else row["value"], rel=0.1)
         assert f"({row['numerator']:,}/{row['denominator']:,})" in line["detail"]
-    ratio = rows["FND (FNMR max/min)", ""]
+    ratio = rows["FND (FNMR max/min)", "", "ratio"]
     assert line["ratio"] == ratio["value"]
     if ratio["value"] is None:
         assert line["said"].endswith("cannot tell how many times") and case == "none in one"
-    elif rows["p of FND (FNMR max/min)", ""]["value"] >= 0.05:
+    elif rows["FND (FNMR max/min)", "", "p"]["value"] >= 0.05:
         assert line["said"].endswith(f"cannot tell, between 1 and {ratio['high']:.3g} times")
     else:
         limits = f"[{ratio['low']:.3g},\N{NO-BREAK SPACE}{ratio['high']:.3g}]"

@@ -14,8 +14,8 @@ from scipy.sparse.csgraph import connected_components
 
 from facerec.base.errors import MetricError
 from facerec.fairness.groupings import ALL_GROUPS, Grouping
-from facerec.fairness.norm_errors import DISCARD_SHARES, discard_name, mated_pairs, norm_errors
-from facerec.fairness.rows import AREA, TENTH, Row
+from facerec.fairness.norm_errors import DISCARD_SHARES, mated_pairs, norm_errors
+from facerec.fairness.rows import AREA, DISCARD, TENTH, Row
 
 # Other processes may hold a machine up, so there is no deadline.
 few = settings(max_examples=examples(40), deadline=None)
@@ -37,18 +37,18 @@ class People:
     def quality(self) -> np.ndarray:
         return np.minimum(self.norms[self.first], self.norms[self.second])
 
-    def measure(self) -> dict[str, dict[str, Row]]:
-        """Return group → figure → row."""
+    def measure(self) -> dict[str, dict[tuple[str, str], Row]]:
+        """Return group → figure and target → row."""
         grouping = Grouping(("x",), (("A",), ("B",)), self.group)
         sides = np.stack([self.first, self.second])
-        found: dict[str, dict[str, Row]] = {}
+        found: dict[str, dict[tuple[str, str], Row]] = {}
         for row in norm_errors(grouping, self.scores, sides, self.norms, self.subject, THRESHOLD):
-            found.setdefault(row["group"], {})[row["figure"]] = row
+            found.setdefault(row["group"], {})[row["figure"], row["target"]] = row
         return found
 
 
-def tenths(figures: dict[str, Row]) -> list[Row]:
-    return [figures[TENTH.format(number)] for number in range(1, 11)]
+def tenths(figures: dict[tuple[str, str], Row]) -> list[Row]:
+    return [figures[TENTH, str(number)] for number in range(1, 11)]
 
 
 @few
@@ -82,7 +82,7 @@ def test_tenths_and_discards_are_those_of_a_loop() -> None:
             of_each = [errors[inside & (who == person)].mean() for person in people]
             assert fnmr["value"] == pytest.approx(np.mean(of_each))
         for share in DISCARD_SHARES:
-            fnmr = figures[discard_name(share)]
+            fnmr = figures[DISCARD, share]
             gone = part.sum() - fnmr["denominator"]
             assert 0 <= float(share) * part.sum() - gone < 5  # tied pairs leave together
             kept = part & (faces.quality >= np.sort(faces.quality[part])[gone])
@@ -117,7 +117,7 @@ def test_equal_norms_share_a_tenth_and_nothing_is_left_is_said() -> None:
     faces.norms[:] = 7.0
     everyone = faces.measure()[ALL_GROUPS]
     assert [one["denominator"] for one in tenths(everyone)] == [len(faces.scores), *[0] * 9]
-    totals = {everyone[discard_name(share)]["denominator"] for share in DISCARD_SHARES}
+    totals = {everyone[DISCARD, share]["denominator"] for share in DISCARD_SHARES}
     assert totals == {len(faces.scores)}
     faces.norms[:] = np.nan
     with pytest.raises(MetricError, match="none of 200 mated pairs"):

@@ -22,6 +22,7 @@ from facerec.fairness.one_to_many import (
     draw_galleries,
     search_groups,
 )
+from facerec.fairness.rows import At
 from facerec.report.tidy import tidy
 
 GROUPS = ("east", "west")
@@ -94,9 +95,11 @@ def search(
     return tidy(rows)
 
 
-def one(found: pd.DataFrame, figure: str, group: str = "", target: str = "") -> Any:
+def one(
+    found: pd.DataFrame, figure: str, group: str = "", at: At = names.NOWHERE, kind: Any = "value"
+) -> Any:
     """Return the only row of a figure."""
-    (row,) = names.select(found, figure, group=group, target=target).itertuples()
+    (row,) = names.select(found, figure, kind, at, group=group).itertuples()
     return row
 
 
@@ -108,8 +111,8 @@ def test_all_counts_equal_those_of_a_naive_loop(tmp_path: Path, failures: tuple[
     codes, searches = joined.groupings[0].codes, naive(embeddings, joined, plan)
     for (basis, code), target in itertools.product(((EVERYBODY, None), ("west", 1)), plan.targets):
         of_basis = [s[2] for s in searches if not s[1] and code in (None, codes[s[0]])]
-        at = f"{target} of {basis}"
-        threshold = one(found, names.FPIR_THRESHOLD, target=at)
+        at = At(target, basis)
+        threshold = one(found, names.FPIR_THRESHOLD, at=at, kind="threshold")
         value, allowed = threshold.value, int(float(target) * len(of_basis) + 1e-9)
         assert threshold.denominator == len(of_basis)
         assert threshold.numerator == sum(best >= value for best in of_basis) <= allowed
@@ -139,17 +142,15 @@ def test_all_counts_equal_those_of_a_naive_loop(tmp_path: Path, failures: tuple[
 def test_ratios_are_of_the_rates_and_withheld_for_few_errors(tmp_path: Path) -> None:
     embeddings, joined = people(tmp_path, persons=120)
     found = search(embeddings, joined, SearchPlan(targets=("3e-1", "1e-2")))
-    at = f"3e-1 of {EVERYBODY}"
-    ratio = names.ratio_of("FPIR", "east")  # of the most subjects
-    many, west, east = (
-        one(found, figure, group, at)
-        for figure, group in ((ratio, "west"), ("FPIR", "west"), ("FPIR", "east"))
-    )
+    at = At("3e-1", EVERYBODY)
+    many = one(found, "FPIR", "west", at, "ratio")
+    west, east = (one(found, "FPIR", group, at) for group in ("west", "east"))
     assert many.value == pytest.approx(west.value / east.value)
     assert many.low < many.value < many.high
-    assert set(found[found["figure"] == ratio]["group"]) == {"west"}
-    few = one(found, ratio, "west", f"1e-2 of {EVERYBODY}")
-    assert np.isnan(few.value) and few.remark.startswith("insufficient data")
+    ratios = found[found["kind"] == "ratio"]
+    assert set(ratios["group"]) == {"west"} and set(ratios["other"]) == {"east"}  # of the most
+    few = one(found, "FPIR", "west", At("1e-2", EVERYBODY), "ratio")
+    assert np.isnan(few.value) and few.status == "withheld" and "errors" in few.remark
 
 
 def test_the_largest_detected_ratio_is_a_finding_and_no_other(tmp_path: Path) -> None:
@@ -162,7 +163,7 @@ def test_the_largest_detected_ratio_is_a_finding_and_no_other(tmp_path: Path) ->
     vectors[west] += (0.5 * length * noise)[west].astype(np.float32)
     found = search(embeddings, joined, plan)
     said = [line.said for line in findings_of(found, ["region"]) if "FNIR" in line.detail]
-    ratio = one(found, names.ratio_of("FNIR", "east"), "west", f"3e-1 of {EVERYBODY}")
+    ratio = one(found, "FNIR", "west", At("3e-1", EVERYBODY), "ratio")
     assert ratio.low > 1 and len(said) == 1 and f"{ratio.value:.3g} times [" in said[0]
     # Groups drawn by chance differ by nothing that is detected.
     by_chance = replace(joined.groupings[0], codes=joined.subjects % 2)
@@ -197,7 +198,7 @@ def test_thresholds_of_other_people_are_those_of_galleries_of_that_size(
             if who not in inside:
                 best.append(max(unit @ t / np.linalg.norm(t) for t in sums.values()))
     for target in plan.targets:
-        threshold = one(found, names.FPIR_THRESHOLD, target=f"{target} of {OTHERS}")
+        threshold = one(found, names.FPIR_THRESHOLD, at=At(target, OTHERS), kind="threshold")
         assert threshold.denominator == len(best)
         allowed = int(float(target) * len(best) + 1e-9)
         # Scores are rounded to a grid of 4e-7.
@@ -207,7 +208,7 @@ def test_thresholds_of_other_people_are_those_of_galleries_of_that_size(
         assert sure <= threshold.numerator <= allowed < perhaps
     again = search(embeddings, joined, plan)
     for group in GROUPS:
-        assert one(again, names.RANK_1, group)[5:] == one(found, names.RANK_1, group)[5:]
+        assert one(again, names.RANK_1, group)[1:] == one(found, names.RANK_1, group)[1:]
 
 
 def test_impossible_requests_are_refused(tmp_path: Path) -> None:

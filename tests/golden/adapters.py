@@ -133,6 +133,11 @@ NORMS = {
     "SD of norms between subjects": "between_sd",
     "SD of norms within subjects": "within_sd",
 }
+MEASURES = [
+    f"{name} ({of} {measure})"
+    for name, of in (("FPD", "FMR"), ("FND", "FNMR"))
+    for measure in ("max/min", "max/geomean", "max−min", "Gini")
+]
 
 
 def audit(folder: Path) -> Figures:
@@ -142,21 +147,24 @@ def audit(folder: Path) -> Figures:
     def ends(row: Mapping[str, Any]) -> list[float] | None:
         return None if row["low"] is None else [row["low"], row["high"]]
 
-    by_figure = {row["figure"]: row for row in rows}
+    ps = {(row["figure"], row["target"]): row["value"] for row in rows if row["kind"] == "p"}
+    by_figure = {row["figure"]: row for row in rows if row["kind"] == "value"}
     eta2 = by_figure["η² of norms"]
     figures: Figures = {
         "η²": eta2["value"],
         "Welch's F": by_figure["Welch's F of norms"]["value"],
-        "permuted p": by_figure["p of η² of norms"]["value"],
+        "permuted p": ps["η² of norms", ""],
         "detectable η²": by_figure["detectable η² of norms"]["value"],
     }
     figures |= limits("η²", ends(eta2))
-    ps = {(row["figure"], row["target"]): row["value"] for row in rows}
     for row in rows:
         figure, group, target = row["figure"], row["group"], row["target"]
+        measure = figure in MEASURES
+        if row["kind"] == "p" or row["model"] or (row["kind"] == "ratio" and not measure):
+            continue
         value, counts = row["value"], (row["numerator"], row["denominator"])
         if figure == "Cliff's δ of norms":
-            name = f"δ {group}"
+            name = f"δ {group} − {row['other']}"
         elif figure in NORMS:
             name = f"norm {NORMS[figure]}, {group}"
         elif figure == "threshold":
@@ -167,17 +175,16 @@ def audit(folder: Path) -> Figures:
             figures |= dict(zip((f"{name}, errors", f"{name}, of"), counts, strict=True))
             figures |= limits(name, ends(row))
             continue
-        elif figure.startswith(("FPD (", "FND (")):
+        elif measure:
             of, measure = figure[5:-1].split(" ", 1)
             name = f"{measure} of {of} at {target}"
-            figures[f"{ESTIMATED}p, {name}"] = ps.get((f"p of {figure}", target))
+            figures[f"{ESTIMATED}p, {name}"] = ps.get((figure, target))
         elif figure == "FPIR threshold":
-            at, basis = target.split(" of ")
-            figures[f"1:N threshold of {basis} at FPIR {at}"] = value
+            figures[f"1:N threshold of {row['basis']} at FPIR {target}"] = value
             continue
         elif figure in ("FPIR", "FNIR", "rank-1 miss rate"):
-            at, _, basis = target.partition(" of ")
-            name = f"1:N {figure}, {group} {f'of {basis} at {at}' if target else ''}".strip()
+            at = f"of {row['basis']} at {target}" if target else ""
+            name = f"1:N {figure}, {group} {at}".strip()
             figures |= dict(zip((f"{name}, errors", f"{name}, of"), counts, strict=True))
             continue
         else:

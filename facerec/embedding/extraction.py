@@ -260,13 +260,13 @@ def constant(embeddings: Embeddings) -> str | None:
     """
     if embeddings.digests is not None and len(np.unique(embeddings.digests)) < 2:
         return None
-    first, count = None, 0
+    first, count = np.empty((0, embeddings.vectors.shape[1])), 0
     for start in range(0, len(embeddings.vectors), _BLOCK):
         block = embeddings.vectors[start : start + _BLOCK].astype(np.float64)
         block = block[np.isfinite(block).all(axis=1) & block.any(axis=1)]
         block /= np.linalg.norm(block, axis=1, keepdims=True)
-        first = block[:1] if not count else first
-        if (block @ np.transpose(first) < 1 - 1e-6).any():
+        first = first if count else block[:1]
+        if (block @ first.T < 1 - 1e-6).any():
             return None
         count += len(block)
     if count < 2:

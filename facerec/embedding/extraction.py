@@ -264,7 +264,7 @@ def constant(embeddings: Embeddings) -> str | None:
         block = embeddings.vectors[start : start + _BLOCK].astype(np.float64)
         block = block[np.isfinite(block).all(axis=1) & block.any(axis=1)]
         block /= np.linalg.norm(block, axis=1, keepdims=True)
-        first = block[:1] if not count else first
+        first = first if count else block[:1]
         if (block @ first.T < 1 - 1e-6).any():
             return None
         count += len(block)

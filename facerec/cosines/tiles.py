@@ -33,8 +33,9 @@ SMALL = 2**21
 _OPEN = 1 / 16
 """Share of a tile's pairs that may be left open before finer copies pay, and at last float64."""
 
-_FEW, _MANY = 256, 4096
-"""Pairs up to which each is computed by itself, and from which on in float32 first."""
+_FEW, _MANY = 1 / 2, 4096
+"""Pairs a row or column up to which each is computed by itself, and pairs from which on single
+products in float32 pay."""
 
 
 class Tile:
@@ -52,7 +53,7 @@ class Tile:
 
     def of(self, row: NDArray[np.int64], column: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the cosines of pairs of this tile, row by row, ``(n,)``."""
-        if len(row) <= _FEW:
+        if len(row) <= _FEW * sum(self.shape):
             left, right = self._tiles.left, self._tiles.right
             return cosines(left, right, self.rows.start + row, self.columns.start + column)
         if len(row) > _OPEN * self.shape[0] * self.shape[1]:
@@ -79,7 +80,7 @@ class Tile:
             most: with one window, raise its lower edge to where so many of a row surely are, if
                 that is much more than reach it.
         """
-        most_open = max(_FEW, _OPEN * self.shape[0] * self.shape[1])
+        most_open = max(_MANY, _OPEN * self.shape[0] * self.shape[1])
         for kind in self._tiles.kinds:
             (row, column, values), low = self._coarse(kind, low, without, most)
             open_ = np.flatnonzero(self._open(kind, row, values, low, high))
@@ -142,7 +143,9 @@ class Tile:
         found = np.zeros(values.size, bool)
         some = None
         for line in np.argsort(low.max(axis=1), kind="stable").tolist():
-            least, greatest = (side[line, row if low.shape[1] > 1 else 0] for side in (low, high))
+            least, greatest = (
+                side[line, row if side.size > len(side) else 0] for side in (low, high)
+            )
             inside = values >= least
             if not inside.all():
                 # What is below one window is below the next.

@@ -112,21 +112,21 @@ class Tile:
     ) -> tuple[Pairs, NDArray[np.floating]]:
         """Return the pairs that may reach the lowest edge, with coarse scores, and the edges."""
         (left, rows), (right, columns) = self._copies(kind)
-        found, unit = products(left, right, rows, columns)
         bound, rounded = bounds(left, right, rows, columns)
+        mine, theirs, unit = left.values[rows], right.values[columns], left.scale * right.scale
+        # Of the two sides the shorter one is rearranged for a product, so it comes second.
+        turned = self.shape[1] > 8 * self.shape[0]
+        found = products(theirs, mine).T if turned else products(mine, theirs)
         if without is not None:
             least = torch.iinfo(found.dtype).min if kind == "int8" else -torch.inf
             found.masked_fill_(torch.from_numpy(without).to(found.device), least)
-        positions = _at_least(found, _lower(low.min(axis=0) - bound, rounded) / unit)
-        if 0 < most < self.shape[1] and positions.numel() > 4 * most * self.shape[0]:
+        row, column, values = _at_least(found, _lower(low.min(axis=0) - bound, rounded) / unit)
+        if 0 < most < self.shape[1] and row.size > 4 * most * self.shape[0]:
             top = torch.topk(found, most, dim=1).values[:, -1].cpu().numpy() * unit
             sure = np.nextafter((_lower(top, rounded) - bound).astype(np.float32), -np.inf)
             low = np.maximum(low, sure)
-            positions = _at_least(found, _lower(low[0] - bound, rounded) / unit)
-        values = found.view(-1)[positions].cpu().numpy() * np.float64(unit)
-        places = positions.cpu().numpy()
-        row = places // self.shape[1]  # np.divmod takes ten times as long
-        return (row, places - row * self.shape[1], values), low
+            row, column, values = _at_least(found, _lower(low[0] - bound, rounded) / unit)
+        return (row, column, values * unit), low
 
     def _open(
         self,
@@ -163,19 +163,28 @@ def _lower(values: NDArray[np.floating], rounded: float) -> NDArray[np.floating]
     return values - rounded * np.abs(values) if rounded else values
 
 
-def _at_least(values: Tensor, edge: NDArray[np.floating]) -> Tensor:
-    """Return the places of values from the edge of their row on, ``(K,)``."""
+def _at_least(values: Tensor, edge: NDArray[np.floating]) -> Pairs:
+    """Return rows and columns of values from the edge of their row on, row by row, and these."""
     # What is left out is below the limits.
-    limit = 2.0**30 if values.dtype == torch.int32 else 1e38
-    edges = np.clip(np.floor(edge) if values.dtype == torch.int32 else edge, -limit, limit)
-    if values.device.type != "cpu":
-        rows = torch.from_numpy(np.asarray(edges, np.float64)).to(values.device, values.dtype)
-        return (values >= rows[:, None]).view(-1).nonzero().view(-1)
-    # On the CPU numpy is ten times as fast as torch.
-    numbers = values.numpy()
-    kind = numbers.dtype
-    lowest = np.nextafter(edges.astype(kind), kind.type(-np.inf)) if kind.kind == "f" else edges
-    return torch.from_numpy(np.flatnonzero(numbers >= lowest.astype(kind)[:, None]))
+    whole = values.dtype == torch.int32
+    limit = 2.0**30 if whole else 1e38
+    edges = np.clip(np.floor(edge) if whole else edge, -limit, limit)
+    edges = edges if whole else np.nextafter(edges.astype(np.float32), np.float32(-np.inf))
+    turned = not values.is_contiguous()
+    lines = values.T if turned else values
+    limits = torch.from_numpy(edges if turned else edges[:, None]).to(values.device, values.dtype)
+    if values.device.type == "cpu":  # where numpy is ten times as fast as torch
+        places = np.flatnonzero(lines.numpy() >= limits.numpy())
+        found = lines.numpy().reshape(-1)[places]
+    else:
+        hits = (lines >= limits).view(-1).nonzero().view(-1)
+        places, found = hits.cpu().numpy(), lines.view(-1)[hits].cpu().numpy()
+    first = places // lines.shape[1]  # np.divmod takes ten times as long
+    second = places - first * lines.shape[1]
+    if not turned:
+        return first, second, found.astype(np.float64)
+    order = np.argsort(second, kind="stable")
+    return second[order], first[order], found[order].astype(np.float64)
 
 
 def _products(

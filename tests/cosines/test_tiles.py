@@ -98,7 +98,7 @@ def test_no_product_is_further_off_than_its_bound(kind: Any) -> None:
     sides = [UnitRows(crowd(500, 300, seed)) for seed in (3, 4)]
     left, right = (Coarse(rows, kind) for rows in sides)
     every = slice(0, 500)
-    found, unit = products(left, right, every, every)
+    found, unit = products(left.values, right.values), left.scale * right.scale
     bound, rounded = bounds(left, right, every, every)
     exact = sides[0].unit(every) @ sides[1].unit(every).T
     off = np.abs(found.numpy() * unit - exact) - rounded * np.abs(found.numpy() * unit)

@@ -114,16 +114,18 @@ class Tile:
         (left, rows), (right, columns) = self._copies(kind)
         bound, rounded = bounds(left, right, rows, columns)
         mine, theirs, unit = left.values[rows], right.values[columns], left.scale * right.scale
-        # Of the two sides the shorter one is rearranged for a product, so it comes second.
-        turned = self.shape[1] > 8 * self.shape[0]
-        found = products(theirs, mine).T if turned else products(mine, theirs)
+        found = products(mine, theirs)
         if without is not None:
             least = torch.iinfo(found.dtype).min if kind == "int8" else -torch.inf
             found.masked_fill_(torch.from_numpy(without).to(found.device), least)
         row, column, values = _at_least(found, _lower(low.min(axis=0) - bound, rounded) / unit)
         if 0 < most < self.shape[1] and row.size > 4 * most * self.shape[0]:
-            top = torch.topk(found, most, dim=1).values[:, -1].cpu().numpy() * unit
-            sure = np.nextafter((_lower(top, rounded) - bound).astype(np.float32), -np.inf)
+            likely = torch.topk(found, most, dim=1).indices.cpu().numpy()
+            lines = np.arange(self.shape[0])
+            exact = self.of(np.repeat(lines, most), likely.ravel())
+            sure = exact.reshape(likely.shape).min(axis=1)
+            if without is not None:
+                sure[without[lines[:, None], likely].any(axis=1)] = -np.inf
             low = np.maximum(low, sure)
             row, column, values = _at_least(found, _lower(low[0] - bound, rounded) / unit)
         return (row, column, values * unit), low
@@ -170,21 +172,15 @@ def _at_least(values: Tensor, edge: NDArray[np.floating]) -> Pairs:
     limit = 2.0**30 if whole else 1e38
     edges = np.clip(np.floor(edge) if whole else edge, -limit, limit)
     edges = edges if whole else np.nextafter(edges.astype(np.float32), np.float32(-np.inf))
-    turned = not values.is_contiguous()
-    lines = values.T if turned else values
-    limits = torch.from_numpy(edges if turned else edges[:, None]).to(values.device, values.dtype)
+    limits = torch.from_numpy(edges[:, None]).to(values.device, values.dtype)
     if values.device.type == "cpu":  # where numpy is ten times as fast as torch
-        places = np.flatnonzero(lines.numpy() >= limits.numpy())
-        found = lines.numpy().reshape(-1)[places]
+        places = np.flatnonzero(values.numpy() >= limits.numpy())
+        found = values.numpy().reshape(-1)[places]
     else:
-        hits = (lines >= limits).view(-1).nonzero().view(-1)
-        places, found = hits.cpu().numpy(), lines.view(-1)[hits].cpu().numpy()
-    first = places // lines.shape[1]  # np.divmod takes ten times as long
-    second = places - first * lines.shape[1]
-    if not turned:
-        return first, second, found.astype(np.float64)
-    order = np.argsort(second, kind="stable")
-    return second[order], first[order], found[order].astype(np.float64)
+        hits = (values >= limits).view(-1).nonzero().view(-1)
+        places, found = hits.cpu().numpy(), values.view(-1)[hits].cpu().numpy()
+    row = places // values.shape[1]  # np.divmod takes ten times as long
+    return row, places - row * values.shape[1], found.astype(np.float64)
 
 
 def _products(

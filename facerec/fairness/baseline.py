@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.base.errors import MetricError
+from facerec.cosines.unit_rows import score_pairs
 from facerec.embedding.extraction import Embeddings
 from facerec.fairness.attributes import check_raw
 from facerec.fairness.differentials import NAMES, differentials, max_over_geomean
@@ -32,7 +33,7 @@ from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import paired_difference
 from facerec.statistics.influences import Influence
 from facerec.verification.bench import Pairs
-from facerec.verification.evaluation import held_out, score_pairs
+from facerec.verification.evaluation import held_out
 
 READING = (
     "SEC shrinks all norm variance by construction, so a smaller absolute norm gap is expected and "

@@ -45,12 +45,12 @@ class Coarse:
     def __init__(self, rows: UnitRows, kind: Kind) -> None:
         count, size = len(rows), rows.matrix.shape[1]
         self.kind, self.scale = kind, 1.0
-        self.lacks, self.lengths = np.empty(count), np.empty(count)
+        self.lacks, self.lengths = np.empty((2, count), np.float32)
         if kind == "float32" and rows.are_single:
             # They are their own copies, but for what their norms lack to 1.
             self.held, self.values = None, torch.from_numpy(rows.matrix).to(rows.device)
-            self.lengths = np.nan_to_num(row_norms(rows.matrix)) / rows.norms
-            self.lacks = np.abs(rows.norms - 1) * self.lengths
+            self.lengths[:] = np.nan_to_num(row_norms(rows.matrix)) / rows.norms * (1 + 2.0**-20)
+            self.lacks[:] = np.abs(rows.norms - 1) * self.lengths * (1 + 2.0**-20)
             return
         if kind == "int8":
             every = np.linspace(0, count - 1, min(count, _SAMPLE)).astype(np.int64)
@@ -66,7 +66,8 @@ class Coarse:
             self.lengths[block] = torch.linalg.vector_norm(exact, dim=1).numpy()
             lost = exact.sub_(copy[block], alpha=self.scale)
             self.lacks[block] = torch.linalg.vector_norm(lost, dim=1).numpy()
-        self.lacks += 2.0**-40 * self.lengths
+        for numbers in (self.lacks, self.lengths):  # upwards: they are bounds
+            np.nextafter(numbers, np.float32(np.inf), out=numbers)
         self.values = copy.to(rows.device)
 
     def erase(self) -> None:
@@ -92,8 +93,8 @@ def _scale(sample: NDArray[np.float64]) -> float:
 
 def bounds(left: Coarse, right: Coarse, rows: slice, columns: slice) -> tuple[float, float]:
     """Return b and r: products of rows lie within b + r·|p| of the p of their copies."""
-    lacks, others = left.lacks[rows].max(), right.lacks[columns].max()
-    length, other = left.lengths[rows].max(), right.lengths[columns].max()
+    lacks, others = float(left.lacks[rows].max()), float(right.lacks[columns].max())
+    length, other = float(left.lengths[rows].max()), float(right.lengths[columns].max())
     most = (length + lacks) * (other + others)
     # Half a step of the grid, and what float32 does not hold of products above 1.
     bound = lacks * (other + others) + length * others + 2.0**-23 * max(1.0, most)
@@ -104,12 +105,11 @@ def bounds(left: Coarse, right: Coarse, rows: slice, columns: slice) -> tuple[fl
     return (bound + 2 * sums, 1.05 * 2.0**-8) if left.kind == "bfloat16" else (bound + sums, 0.0)
 
 
-def products(left: Coarse, right: Coarse, rows: slice, columns: slice) -> tuple[Tensor, float]:
-    """Return products of copies ``(R, C)``, int32 or float32, and what they are multiples of."""
-    mine, theirs = left.values[rows], right.values[columns].T
-    if left.kind == "int8":
-        return torch._int_mm(mine, theirs), left.scale * right.scale
-    return torch.mm(mine, theirs).float(), 1.0
+def products(left: Tensor, right: Tensor) -> Tensor:
+    """Return the products of values of copies of one kind, ``(R, C)``, int32 or float32."""
+    if left.dtype == torch.int8:
+        return torch._int_mm(left, right.T)
+    return torch.mm(left, right.T).float()
 
 
 @functools.cache

@@ -180,33 +180,33 @@ class _NonMated:
         masks = self._sample.mated_pairs(tile)
         without = None if masks is None else masks[1]
         row, column, scores = tile.reaching(self._low, self._high, without)
-        first, second = tile.rows.start + row, tile.columns.start + column
+        left = self._sample.subject[tile.rows][row]
+        right = self._sample.subject[tile.columns][column]
         for line in self._ascending:
             low, high = self._windows[line]
             above = scores >= low
             if not above.all():  # what is below one window is below the next
-                scores, first, second = scores[above], first[above], second[above]
+                scores, left, right = scores[above], left[above], right[above]
             passed = scores >= high
-            self._add(line, first[passed], second[passed])
+            self._add(line, left[passed], right[passed])
             if low < high:
                 inside = np.flatnonzero(~passed)
-                left, right = (side[inside].astype(np.int32) for side in (first, second))
-                self.kept[line].append((scores[inside].astype(np.float32), left, right))
+                self.kept[line].append(
+                    (scores[inside].astype(np.float32), left[inside], right[inside])
+                )
                 self.size += inside.size
 
     def settle(self, line: int, threshold: np.float32) -> None:
         """Count the pairs that are kept and reach a threshold in a window."""
-        for scores, first, second in self.kept[line]:
-            self._add(line, first[scores >= threshold], second[scores >= threshold])
+        for scores, left, right in self.kept[line]:
+            self._add(line, left[scores >= threshold], right[scores >= threshold])
 
-    def _add(self, line: int, first: NDArray[np.integer], second: NDArray[np.integer]) -> None:
-        if not first.size:
-            return
-        left, right = self._sample.subject[first], self._sample.subject[second]
-        self.count[line] += first.size
-        _add_counts(self.involved[line], left)
-        _add_counts(self.involved[line], right)
-        self._pairs[line].add(left, right)
+    def _add(self, line: int, left: NDArray[np.int32], right: NDArray[np.int32]) -> None:
+        if left.size:
+            self.count[line] += left.size
+            _add_counts(self.involved[line], left)
+            _add_counts(self.involved[line], right)
+            self._pairs[line].add(left, right)
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,7 +252,9 @@ def count_non_mated(
     reach, size, stage = 4, sample.images.size, "comparing all pairs"
     while True:
         windows = [*known, *_guess(sample, allowed, reach)]
-        pairs = [_PairCounts(size, pair_limit) for _ in windows]
+        # What will be too many is not even begun.
+        limits = [pair_limit if more <= pair_limit else 0 for more in (*[0] * len(given), *allowed)]
+        pairs = [_PairCounts(size, limit) for limit in limits]
         kernels = sample.tiles.visit(lambda: _NonMated(sample, windows, pairs), stage)  # noqa: B023
         if sum(kernel.size for kernel in kernels) > KEPT:
             raise MetricError(

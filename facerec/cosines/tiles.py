@@ -33,8 +33,9 @@ SMALL = 2**21
 _OPEN = 1 / 16
 """Share of a tile's pairs that may be left open before finer copies pay, and at last float64."""
 
-_FEW, _MANY = 256, 4096
-"""Pairs up to which each is computed by itself, and from which on in float32 first."""
+_FEW, _MANY = 1 / 2, 4096
+"""Pairs a row or column up to which each is computed by itself, and pairs from which on single
+products in float32 pay."""
 
 
 class Tile:
@@ -52,7 +53,7 @@ class Tile:
 
     def of(self, row: NDArray[np.int64], column: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the cosines of pairs of this tile, row by row, ``(n,)``."""
-        if len(row) <= _FEW:
+        if len(row) <= _FEW * sum(self.shape):
             left, right = self._tiles.left, self._tiles.right
             return cosines(left, right, self.rows.start + row, self.columns.start + column)
         if len(row) > _OPEN * self.shape[0] * self.shape[1]:
@@ -79,7 +80,7 @@ class Tile:
             most: with one window, raise its lower edge to where so many of a row surely are, if
                 that is much more than reach it.
         """
-        most_open = max(_FEW, _OPEN * self.shape[0] * self.shape[1])
+        most_open = max(_MANY, _OPEN * self.shape[0] * self.shape[1])
         for kind in self._tiles.kinds:
             (row, column, values), low = self._coarse(kind, low, without, most)
             open_ = np.flatnonzero(self._open(kind, row, values, low, high))
@@ -111,21 +112,23 @@ class Tile:
     ) -> tuple[Pairs, NDArray[np.floating]]:
         """Return the pairs that may reach the lowest edge, with coarse scores, and the edges."""
         (left, rows), (right, columns) = self._copies(kind)
-        found, unit = products(left, right, rows, columns)
         bound, rounded = bounds(left, right, rows, columns)
+        mine, theirs, unit = left.values[rows], right.values[columns], left.scale * right.scale
+        found = products(mine, theirs)
         if without is not None:
             least = torch.iinfo(found.dtype).min if kind == "int8" else -torch.inf
             found.masked_fill_(torch.from_numpy(without).to(found.device), least)
-        positions = _at_least(found, _lower(low.min(axis=0) - bound, rounded) / unit)
-        if 0 < most < self.shape[1] and positions.numel() > 4 * most * self.shape[0]:
-            top = torch.topk(found, most, dim=1).values[:, -1].cpu().numpy() * unit
-            sure = np.nextafter((_lower(top, rounded) - bound).astype(np.float32), -np.inf)
+        row, column, values = _at_least(found, _lower(low.min(axis=0) - bound, rounded) / unit)
+        if 0 < most < self.shape[1] and row.size > 4 * most * self.shape[0]:
+            likely = torch.topk(found, most, dim=1).indices.cpu().numpy()
+            lines = np.arange(self.shape[0])
+            exact = self.of(np.repeat(lines, most), likely.ravel())
+            sure = exact.reshape(likely.shape).min(axis=1)
+            if without is not None:
+                sure[without[lines[:, None], likely].any(axis=1)] = -np.inf
             low = np.maximum(low, sure)
-            positions = _at_least(found, _lower(low[0] - bound, rounded) / unit)
-        values = found.view(-1)[positions].cpu().numpy() * np.float64(unit)
-        places = positions.cpu().numpy()
-        row = places // self.shape[1]  # np.divmod takes ten times as long
-        return (row, places - row * self.shape[1], values), low
+            row, column, values = _at_least(found, _lower(low[0] - bound, rounded) / unit)
+        return (row, column, values * unit), low
 
     def _open(
         self,
@@ -142,7 +145,9 @@ class Tile:
         found = np.zeros(values.size, bool)
         some = None
         for line in np.argsort(low.max(axis=1), kind="stable").tolist():
-            least, greatest = (side[line, row if low.shape[1] > 1 else 0] for side in (low, high))
+            least, greatest = (
+                side[line, row if side.size > len(side) else 0] for side in (low, high)
+            )
             inside = values >= least
             if not inside.all():
                 # What is below one window is below the next.
@@ -160,19 +165,22 @@ def _lower(values: NDArray[np.floating], rounded: float) -> NDArray[np.floating]
     return values - rounded * np.abs(values) if rounded else values
 
 
-def _at_least(values: Tensor, edge: NDArray[np.floating]) -> Tensor:
-    """Return the places of values from the edge of their row on, ``(K,)``."""
+def _at_least(values: Tensor, edge: NDArray[np.floating]) -> Pairs:
+    """Return rows and columns of values from the edge of their row on, row by row, and these."""
     # What is left out is below the limits.
-    limit = 2.0**30 if values.dtype == torch.int32 else 1e38
-    edges = np.clip(np.floor(edge) if values.dtype == torch.int32 else edge, -limit, limit)
-    if values.device.type != "cpu":
-        rows = torch.from_numpy(np.asarray(edges, np.float64)).to(values.device, values.dtype)
-        return (values >= rows[:, None]).view(-1).nonzero().view(-1)
-    # On the CPU numpy is ten times as fast as torch.
-    numbers = values.numpy()
-    kind = numbers.dtype
-    lowest = np.nextafter(edges.astype(kind), kind.type(-np.inf)) if kind.kind == "f" else edges
-    return torch.from_numpy(np.flatnonzero(numbers >= lowest.astype(kind)[:, None]))
+    whole = values.dtype == torch.int32
+    limit = 2.0**30 if whole else 1e38
+    edges = np.clip(np.floor(edge) if whole else edge, -limit, limit)
+    edges = edges if whole else np.nextafter(edges.astype(np.float32), np.float32(-np.inf))
+    limits = torch.from_numpy(edges[:, None]).to(values.device, values.dtype)
+    if values.device.type == "cpu":  # where numpy is ten times as fast as torch
+        places = np.flatnonzero(values.numpy() >= limits.numpy())
+        found = values.numpy().reshape(-1)[places]
+    else:
+        hits = (values >= limits).view(-1).nonzero().view(-1)
+        places, found = hits.cpu().numpy(), values.view(-1)[hits].cpu().numpy()
+    row = places // values.shape[1]  # np.divmod takes ten times as long
+    return row, places - row * values.shape[1], found.astype(np.float64)
 
 
 def _products(

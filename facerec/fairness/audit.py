@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 import facerec
 from facerec.base.errors import DatasetError, MetricError
 from facerec.base.progress import Progress
+from facerec.cosines.unit_rows import score_pairs
 from facerec.embedding.extraction import Embeddings, constant
 from facerec.embedding.placement import alike_note
 from facerec.fairness import rows as names
@@ -56,7 +57,7 @@ from facerec.report.words import UNRESOLVED
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.rates import turned
 from facerec.verification.bench import Bench, Pairs
-from facerec.verification.evaluation import rows_of, score_pairs, select_embeddings
+from facerec.verification.evaluation import rows_of, select_embeddings
 
 MOST_MATED = 2**25
 """Mated pairs up to which norms and errors of pairs are held against each other."""

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from facerec.base.errors import MetricError
+from facerec.cosines.unit_rows import score_pairs
 from facerec.embedding.extraction import Embeddings
 from facerec.fairness.attributes import check_raw
 from facerec.fairness.differentials import NAMES, differentials, max_over_geomean
@@ -31,7 +32,7 @@ from facerec.statistics.clustered import paired_difference
 from facerec.statistics.influences import Influence
 from facerec.statistics.intervals import Interval
 from facerec.verification.bench import Pairs
-from facerec.verification.evaluation import held_out, score_pairs
+from facerec.verification.evaluation import held_out
 
 READING = (
     "SEC shrinks all norm variance by construction, so a smaller absolute norm gap is expected and "

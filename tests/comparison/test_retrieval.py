@@ -114,23 +114,6 @@ def draw_set(
     return x.astype(np.float32), labels
 
 
-@pytest.mark.parametrize("queries", [7, 1 << 22])
-def test_equal_vectors_score_equally_wherever_they_stand(
-    queries: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(retrieval, "_QUERIES", queries)
-    x, labels = draw_set(130, classes=9)
-    generator = np.random.default_rng(3)
-    copies = generator.permutation(np.tile(np.arange(130), 3))
-    distinct = unit(x) @ unit(x).T
-    everywhere = np.where(distinct > 1 - 1e-9, 1, distinct)[copies][:, copies]
-    classes = generator.integers(9, size=390)
-    found = retrieve(x[copies], classes, ks=KS)
-    check(found, naive(everywhere, classes, classes, itself=True))
-    assert found.tied == 1
-    assert retrieve(x, labels).tied < 0.02
-
-
 def test_equals_pytorch_metric_learning() -> None:
     calculators = pytest.importorskip("pytorch_metric_learning.utils.accuracy_calculator")
     from pytorch_metric_learning.distances import CosineSimilarity

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
-from facerec.statistics.clustered import Bound
+from facerec.statistics.clustered import Bound, ClusteredShare
 from facerec.statistics.intervals import Interval
 from facerec.statistics.operating_points import RULE_OF_30
 
@@ -58,6 +58,11 @@ class Estimate:
             return "withheld"
         return "bound" if isinstance(self.interval, Bound) else "ok"
 
+    @classmethod
+    def of_share(cls, share: ClusteredShare, remark: str = "") -> Estimate:
+        """Return a share with its interval and counts."""
+        return Estimate(share.value, share.interval(), share.events, share.comparisons, remark)
+
     @property
     def low(self) -> float | None:
         """Lower end of the interval."""
@@ -67,11 +72,6 @@ class Estimate:
     def high(self) -> float | None:
         """Upper end of the interval."""
         return None if self.interval is None else self.interval.high
-
-    @property
-    def effective(self) -> float | None:
-        """Effective number of comparisons that the interval rests on, if it rests on one."""
-        return None if self.interval is None else self.interval.effective
 
     @property
     def mark(self) -> str:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,6 +9,7 @@ from matplotlib.figure import Figure
 from facerec.comparison.protocol import METRICS, UNTRAINED
 from facerec.comparison.summary import HEADLINE, Summary
 from facerec.report.plotting import COLOURS, SMALL, SOFT, beside, label, name_rows, plain_axes
+from facerec.report.tidy import Row
 
 _WIDTH = 11.4
 _ROW = 0.172
@@ -33,15 +31,15 @@ def arm_figure(summary: Summary) -> Figure | None:
         axes.grid(False, axis="y")
         axes.tick_params(axis="x", labelsize=SMALL)
     for at, arm in enumerate(rows):
-        row, base = summary.headline(arm), summary.arms.against[arm]
+        change, base = summary.headline(arm, change=True), summary.arms.against[arm]
         tone = "0.15" if pd.isna(base) else "0.45"
         if summary.declared(arm, *HEADLINE):
-            tone = COLOURS[0] if row.difference > 0 else COLOURS[1]
-        _whiskers(left, row, "mean", at, tone)
-        if not math.isnan(row.difference):
-            _whiskers(right, row, "difference", at, tone)
+            tone = COLOURS[0] if change["value"] > 0 else COLOURS[1]
+        _whiskers(left, summary.headline(arm), at, tone)
+        if change is not None:
+            _whiskers(right, change, at, tone)
             beside(right, at, label(f"− {base}", 26))
-    left.axvline(100 * summary.headline(UNTRAINED)["mean"], color="0.4", linewidth=0.9, ls=":")
+    left.axvline(100 * summary.headline(UNTRAINED)["value"], color="0.4", linewidth=0.9, ls=":")
     right.set_visible(bool(summary.pairs))
     right.axvline(0, color="0.2", linewidth=0.9)
     right.tick_params(axis="y", left=False, labelleft=False)
@@ -61,10 +59,11 @@ def arm_figure(summary: Summary) -> Figure | None:
     return figure
 
 
-def _whiskers(axes: Axes, row: Any, name: str, at: float, colour: str) -> None:
+def _whiskers(axes: Axes, row: Row, at: float, colour: str) -> None:
     """Draw an estimate with its joint interval, thin, and that over seeds, thick."""
-    value = 100 * row[name]
-    for over, width, alpha in (("joint", 1.0, 1.0), ("over_seeds", 3.2, 0.45)):
-        ends = [100 * row[f"{name}_{over}_{end}"] for end in ("low", "high")]
-        axes.plot(ends, [at, at], color=colour, linewidth=width, alpha=alpha)
-    axes.plot(value, at, "o", color=colour, markersize=4.5)
+    for over, width, alpha in (("", 1.0, 1.0), ("seeds_", 3.2, 0.45)):
+        ends = [row[f"{over}low"], row[f"{over}high"]]
+        if None not in ends:
+            shares = [100 * end for end in ends]
+            axes.plot(shares, [at, at], color=colour, linewidth=width, alpha=alpha)
+    axes.plot(100 * row["value"], at, "o", color=colour, markersize=4.5)

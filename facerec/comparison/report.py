@@ -19,7 +19,6 @@ from facerec.comparison.tables import (
     headline_table,
     pair_table,
     plus_minus,
-    to_latex,
 )
 from facerec.report import documents
 from facerec.report.csv_tables import to_csv
@@ -29,7 +28,7 @@ from facerec.report.table import facts_table
 from facerec.report.tidy import records
 from facerec.report.words import counted, limits, number, sentence, setting
 
-SCHEMA = "facerec.comparison.results/4"
+SCHEMA = "facerec.comparison.results/5"
 
 _TERMS = {
     "P@1, R-Precision, MAP@R, Recall@K": "Of a test image with R others of its class: whether "
@@ -71,7 +70,7 @@ def report_files(summary: Summary) -> dict[str, bytes]:
         "schema": SCHEMA,
         **{name: getattr(comparison, name) for name in names},
         **_counts(summary),
-        "figures": records(summary.figures.reset_index()),
+        "figures": records(summary.figures),
         "arms": records(summary.arms.reset_index()),
         "runs": records(summary.runs),
         "trials": records(summary.trials),
@@ -82,10 +81,10 @@ def report_files(summary: Summary) -> dict[str, bytes]:
     return {
         # What is unknown is null, with a reason beside it.
         "results.json": json_bytes(documents.plain(document, infinities=False)),
-        "table.csv": to_csv(records(summary.figures.reset_index())),
+        "table.csv": to_csv(records(summary.figures)),
         "runs.csv": to_csv(records(summary.runs)),
         "trials.csv": to_csv(records(summary.trials)),
-        "table.tex": to_latex(summary).encode(),
+        "table.tex": headline_table(summary).latex().encode(),
         **drawings.files,
         "report.html": page.render().encode(),
     }
@@ -114,9 +113,9 @@ def answers(summary: Summary) -> Iterator[FindingLine]:
         str(arm): row for arm in summary.arms.index if (row := summary.headline(arm)) is not None
     }
     if len(rows) > 1:
-        first = max(rows, key=lambda arm: rows[arm]["mean"])
+        first = max(rows, key=lambda arm: rows[arm]["value"])
         what = f"{first} {plus_minus(rows[first])} %"
-        seeds = counted(int(rows[first].n), "seed")
+        seeds = counted(rows[first]["denominator"], "seed")
         yield FindingLine("Highest concatenated MAP@R", what, basis=f"n = {seeds}")
     rank = summary.gain
     if rank.value is not None and rank.interval is not None:

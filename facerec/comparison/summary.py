@@ -1,15 +1,16 @@
-"""The figures of a comparison as tables: of figures, of arms, of runs and of trials.
+"""A comparison as tables: of figures, of arms, of runs and of trials.
 
-``figures`` is tidy, a row for each figure of each arm: its mean over seeds with intervals, and
-where the arm is compared with another the paired difference, arm − base, with its test. Retrieval
-figures are shares. The page, the files, the terminal and LaTeX take all numbers from here.
+``figures`` has the rows of `facerec.report.tidy`: the mean over seeds of each figure of each arm,
+and where the arm is compared with another the paired change, arm − base, with its test. The page,
+the files, the terminal and LaTeX take all numbers from here.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import count
 from typing import Any, Literal
 
@@ -32,7 +33,8 @@ from facerec.comparison.significance import (
     rank_correlation,
     smallest_difference,
 )
-from facerec.report.estimate import Estimate
+from facerec.report.estimate import Estimate, Unit
+from facerec.report.tidy import Kind, Row, figure_row, records, tidy
 from facerec.report.words import counted
 
 HEADLINE = ("concatenated", SELECTED_BY)
@@ -47,7 +49,8 @@ Claim = Literal["loss", "penalty", "protocol", "search"]
 penalties come with the same loss. ``search`` is the rest: other ranges, or nothing. All pairs of a
 claim answer one question together."""
 
-_OVER = ("joint", "over_seeds", "over_classes")
+_UNITS: dict[str, Unit] = {"norm_mean": "norm", "norm_cv2": "number"}
+"""Of figures that are no shares."""
 Key = tuple[str, str]
 """View and metric."""
 ArmKey = tuple[str, str, str]
@@ -60,9 +63,12 @@ class Summary:
 
     results: Results
     figures: pd.DataFrame
-    """By arm, view and metric. Views are ``concatenated`` and ``separated`` for retrieval on the
-    test classes; ``models`` for norms of test embeddings; ``validation`` for ratios of steps;
-    ``trials`` for the difference between trials of the same settings."""
+    """Rows by arm, view, figure and kind, whose denominator counts seeds and whose interval is that
+    over seeds and test classes. Behind their columns stand ``against``, the limits over seeds and
+    over classes alone, and of a change the ``p`` of its test and ``p_holm``, adjusted for the
+    claim. Views are ``concatenated`` and ``separated`` for retrieval on the test classes;
+    ``models`` for norms of test embeddings; ``validation`` for ratios of steps; ``trials`` for the
+    difference between trials of the same settings."""
     arms: pd.DataFrame
     """By arm: its best setting, its costs, and where it is compared with another the claim, what
     makes the pair unfair, and what the test of the headline concludes."""
@@ -82,19 +88,24 @@ class Summary:
         """The rows of ``arms`` that are compared with another."""
         return [arm for arm in self.arms.itertuples() if isinstance(arm.against, str)]
 
-    def row(self, arm: str, view: str, metric: str) -> Any:
-        """Return a row of ``figures``; None where there is none."""
-        key = (arm, view, metric)
-        return self.figures.loc[key, :] if key in self.figures.index else None
+    @cached_property
+    def _rows(self) -> dict[tuple[str, ...], Row]:
+        keys = ("arm", "view", "figure", "kind")
+        return {tuple(row[key] for key in keys): row for row in records(self.figures)}
 
-    def headline(self, arm: str) -> Any:
+    def row(self, arm: str, view: str, metric: str, *, change: bool = False) -> Any:
+        """Return the row of a figure, or of how it differs from the base; None without one."""
+        return self._rows.get((arm, view, metric, "change" if change else "value"))
+
+    def headline(self, arm: str, *, change: bool = False) -> Any:
         """Return the figure of an arm that the comparison is decided by."""
-        return self.row(arm, *HEADLINE)
+        return self.row(arm, *HEADLINE, change=change)
 
     def declared(self, arm: str, view: str, metric: str) -> bool:
         """Tell whether the adjusted test declares a difference: the only thing set in bold."""
-        row = self.row(arm, view, metric)
-        return row is not None and bool(row.p_holm <= level_of(self.comparison.confidence))
+        row = self.row(arm, view, metric, change=True)
+        known = row is not None and row["p_holm"] is not None
+        return known and bool(row["p_holm"] <= level_of(self.comparison.confidence))
 
 
 def summarize(results: Results) -> Summary:
@@ -102,18 +113,18 @@ def summarize(results: Results) -> Summary:
     comparison = results.comparison
     by_name = {each.arm.name: each for each in results.arms}
     claims: dict[str, list[str]] = {}
-    rows: dict[ArmKey, dict[str, Any]] = {}
+    rows: list[Row] = []
     compared: dict[ArmKey, SeedMean] = {}
     for name, runs in _runs_by_name(results).items():
         for key in _known(comparison, runs):
             values = _values(list(runs.values()), *key)
             mean = mean_over_seeds(*values, confidence=comparison.confidence)
-            rows[(name, *key)] = {**_limits("mean", mean), "reason": mean.remark}
+            rows.append(_row((name, *key), mean))
     for name, each in by_name.items():
         if each.arm.against is not None:
             claims.setdefault(claim_of(comparison, each.arm), []).append(name)
             base = by_name[each.arm.against]
-            rows |= {(name, *key): row for key, row in _speeds(comparison, each, base)}
+            rows += _speeds(comparison, each, base)
             for key, both in _paired(comparison, each, base):
                 compared[(name, *key)] = compare_paired(*both, confidence=comparison.confidence)
     for key in dict.fromkeys((view, metric) for _, view, metric in compared):
@@ -122,13 +133,9 @@ def summarize(results: Results) -> Summary:
             adjusted = zip(names, family, strict=True)
             compared |= {(name, *key): value for name, value in adjusted if value}
     for arm_key, value in compared.items():
-        own = {**_limits("difference", value), "p": value.p, "p_holm": value.p_holm}
-        rows[arm_key] = {**rows.get(arm_key, {}), **own}
-    index = pd.MultiIndex.from_tuples(list(rows), names=("arm", "view", "metric"))
-    figures = pd.DataFrame(list(rows.values()), index).reindex(columns=_COLUMNS)
-    against = {arm.name: arm.against for arm in comparison.arms}
-    figures["against"] = index.get_level_values("arm").map({UNTRAINED: None, **against})
-    kinds = {name: float for name in _COLUMNS if name not in ("against", "reason")}
+        against = str(by_name[arm_key[0]].arm.against)
+        rows.append(_row(arm_key, value, "change", against, p=value.p, p_holm=value.p_holm))
+    tests = {name: float for name in ("p", "p_holm") if compared}
     arms = pd.DataFrame(
         _arm(comparison, each, by_name, claims, compared.get((each.arm.name, *HEADLINE)))
         for each in results.arms
@@ -136,7 +143,7 @@ def summarize(results: Results) -> Summary:
     floats = {"validation": float, **({"smallest": float} if claims else {})}
     return Summary(
         results,
-        figures.astype({**kinds, "n": "Int64"}),
+        tidy(rows).astype(tests),
         arms.astype(floats),
         pd.DataFrame(_runs(results)),
         pd.DataFrame(_trials(results)),
@@ -176,14 +183,6 @@ def too_few_seeds(comparison: Comparison) -> str:
 
 # ---------------------------------------------------------------- figures
 
-_COLUMNS = [
-    *("n", "mean"),
-    *(f"mean_{over}_{end}" for over in _OVER for end in ("low", "high")),
-    *("against", "difference"),
-    *(f"difference_{over}_{end}" for over in _OVER for end in ("low", "high")),
-    *("p", "p_holm", "reason"),
-]
-
 
 def _runs_by_name(results: Results) -> dict[str, Mapping[int, FinalRun]]:
     return {UNTRAINED: results.untrained, **{each.arm.name: each.runs for each in results.arms}}
@@ -204,13 +203,18 @@ def _values(
     return np.stack([run.scores[view, metric] for run in runs]), runs[0].labels
 
 
-def _limits(name: str, mean: SeedMean) -> dict[str, float | None]:
-    record: dict[str, float | None] = {"n": mean.total, name: mean.value}
-    for over in _OVER:
-        interval = getattr(mean, over)
-        record[f"{name}_{over}_low"] = interval.low if interval else None
-        record[f"{name}_{over}_high"] = interval.high if interval else None
-    return record
+def _row(
+    key: ArmKey, mean: SeedMean, kind: Kind | None = None, against: str = "", **more: Any
+) -> Row:
+    """Return a row with both intervals that the joint one is made of."""
+    arm, view, metric = key
+    found = replace(mean, unit=_UNITS.get(metric, "share"))
+    row = figure_row(metric, found, kind=kind, arm=arm, view=view)
+    row["against"] = against
+    for over, interval in (("seeds", mean.over_seeds), ("classes", mean.over_classes)):
+        row[f"{over}_low"] = interval and interval.low
+        row[f"{over}_high"] = interval and interval.high
+    return {**row, **more}
 
 
 # ---------------------------------------------------------------- pairs
@@ -231,9 +235,7 @@ def _paired(
             yield ("trials", SELECTED_BY), (*np.array(known, np.float64).T, None)
 
 
-def _speeds(
-    comparison: Comparison, arm: ArmResult, base: ArmResult
-) -> Iterator[tuple[Key, dict[str, Any]]]:
+def _speeds(comparison: Comparison, arm: ArmResult, base: ArmResult) -> Iterator[Row]:
     """Yield medians over seeds of the steps to a share of the base's final score, arm over base."""
     seeds = sorted(arm.runs.keys() & base.runs.keys())
     for share in SHARES if seeds else ():
@@ -252,8 +254,10 @@ def _speeds(
         median = low if low == high else math.sqrt(low * high)
         never = sum(map(math.isinf, ratios))
         reason = f"{never} of {len(ratios)} runs never came so far" if never else ""
-        row = {"n": len(ratios), "mean": median if median < math.inf else None, "reason": reason}
-        yield ("validation", f"steps_to_{100 * share:g}%"), row
+        known = median if median < math.inf else None
+        found = Estimate(known, total=len(ratios), remark=reason, unit="times")
+        keys = {"arm": arm.arm.name, "view": "validation", "against": str(arm.arm.against)}
+        yield figure_row(f"steps_to_{100 * share:g}%", found, kind="value", **keys)
 
 
 def _kept_scores(fits: Sequence[Fit]) -> NDArray[np.float64]:

@@ -1,17 +1,15 @@
-"""Tables of a comparison: cells for people on a page, in a terminal and in LaTeX."""
+"""Tables of a comparison, for people."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
-
-import pandas as pd
 
 from facerec.comparison.protocol import FIGURES, UNTRAINED, figure_title
 from facerec.comparison.summary import HEADLINE, Summary
-from facerec.report import words
+from facerec.report import tidy, words
 from facerec.report.table import Cell, Table
-from facerec.statistics.intervals import Interval
 
 COLUMNS = ("precision_at_1", "r_precision", "map_at_r")
 """Of the headline table, in the Reality Check's order."""
@@ -30,13 +28,13 @@ def headline_table(summary: Summary) -> Table:
         if row is None:
             return missing()
         strong = summary.declared(arm, view, metric)
-        return Cell(plus_minus(row), ends(row, "mean_joint", 100, ".2f"), strong=strong)
+        return Cell(plus_minus(row), tidy.said(row)[1], strong=strong)
 
     def name(arm: str) -> Cell:
         if arm == UNTRAINED:
             return Cell(arm)
         row = summary.headline(arm)
-        return Cell(arm, summary.arms.missing[arm] if row is None else f"n={row.n}")
+        return Cell(arm, summary.arms.missing[arm] if row is None else f"n={row['denominator']}")
 
     return Table(
         "Retrieval on the test classes",
@@ -58,13 +56,13 @@ def pair_table(summary: Summary) -> Table:
     """Return the headline differences with their tests."""
 
     def cells(pair: Any) -> list[Cell | str]:
-        row = summary.headline(pair.Index)
-        p = [math.nan] * 2 if pair.unpaired else [row["p"], row["p_holm"]]
+        row = summary.headline(pair.Index, change=True)
+        p = [None] * 2 if row is None else [row["p"], row["p_holm"]]
         return [
             f"{pair.Index} − {pair.against}",
             str(int(pair.seeds)),
             difference_cell(summary, pair.Index, *HEADLINE, pair.unpaired),
-            *(words.p_value(None if math.isnan(each) else each) for each in p),
+            *map(words.p_value, p),
             _hundredfold(pair.smallest),
             difference_cell(summary, pair.Index, "trials", HEADLINE[1]),
             Cell("not fair" if pair.unfair else "fair", pair.unfair or pair.declared),
@@ -90,13 +88,12 @@ def pair_table(summary: Summary) -> Table:
 def arm_table(summary: Summary) -> Table:
     """Return norms of test embeddings, how many steps an arm takes, its best setting and costs."""
     others = ("models", "validation")
-    keys = dict.fromkeys(key[1:] for key in summary.figures.index if key[1] in others)
+    figures = summary.figures[summary.figures["view"].isin(others)]
+    keys = dict.fromkeys(zip(figures["view"], figures["figure"], strict=True))
 
     def cell(arm: str, view: str, metric: str) -> Cell:
         row = summary.row(arm, view, metric)
-        if row is None or math.isnan(row["mean"]):
-            return missing("" if row is None else row.reason)
-        return Cell(words.number(row["mean"], "#.3g"), ends(row, "mean_over_seeds", 1, "#.3g"))
+        return missing() if row is None else tidy.cell(row, counted=False)
 
     def cells(arm: Any) -> list[Cell | str]:
         searched = "; ".join(f"{name} = {value:.4g}" for name, value in (arm.setting or {}).items())
@@ -109,11 +106,11 @@ def arm_table(summary: Summary) -> Table:
             f"{arm.trial_seconds:,.0f} + {arm.final_seconds:,.0f}",
         ]
 
-    figures = (metric.replace("_", " ") for _, metric in keys)
+    titles = (metric.replace("_", " ") for _, metric in keys)
     last = ("validation MAP@R, %", "searched values", "trials", "seconds, trials + final runs")
     return Table(
         "Norms, speed, settings and costs",
-        ("arm", *figures, *last),
+        ("arm", *titles, *last),
         map(cells, summary.arms.itertuples()),
         words=("searched values",),
         remarks=[
@@ -125,15 +122,6 @@ def arm_table(summary: Summary) -> Table:
     )
 
 
-def to_latex(summary: Summary) -> str:
-    """Return the headline table for LaTeX with the package booktabs."""
-    table = headline_table(summary)
-    rows = [[cell.text for cell in cells] for cells in table.cells]
-    frame = pd.DataFrame(rows, columns=list(table.headings))
-    style = "l" + "c" * (len(table.headings) - 1)
-    return frame.to_latex(index=False, escape=True, column_format=style)
-
-
 # ---------------------------------------------------------------- numbers as words
 
 
@@ -142,30 +130,22 @@ def missing(reason: str = "") -> Cell:
     return Cell(words.NOTHING, reason, withheld=True)
 
 
-def ends(row: Any, name: str, scale: float, form: str) -> str:
-    """Return an interval of a row as ``[low, high]``; empty if there is none."""
-    low, high = row[f"{name}_low"], row[f"{name}_high"]
-    return "" if math.isnan(low) else words.limits(Interval(low, high), scale, form)
-
-
 def difference_cell(summary: Summary, arm: str, view: str, metric: str, reason: str = "") -> Cell:
     """Return a difference in points of percent with its interval."""
-    row = summary.row(arm, view, metric)
-    if row is None or math.isnan(row.difference):
+    row = summary.row(arm, view, metric, change=True)
+    if row is None:
         return missing(reason)
-    over = "over_seeds" if math.isnan(row.difference_joint_low) else "joint"
-    text = words.number(100 * row.difference, "+.2f")
-    if not text.strip("+−0."):
-        text = text.lstrip("+−")  # a zero has no sign
-    limits = ends(row, f"difference_{over}", 100, "+.2f")
-    return Cell(text, limits, strong=summary.declared(arm, view, metric))
+    strong = summary.declared(arm, view, metric)
+    return replace(tidy.cell(row, counted=False), strong=strong)
 
 
 def plus_minus(row: Any) -> str:
     """Return percent with half the interval over seeds: ``26.70 ± 0.23``."""
-    half = 50 * (row.mean_over_seeds_high - row.mean_over_seeds_low)
-    after = "" if math.isnan(half) else f"\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{half:.2f}"
-    return f"{100 * row['mean']:.2f}{after}"
+    after = ""
+    if row["seeds_low"] is not None:
+        half = 50 * (row["seeds_high"] - row["seeds_low"])
+        after = f"\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{half:.2f}"
+    return f"{100 * row['value']:.2f}{after}"
 
 
 def _level(summary: Summary) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -27,7 +27,7 @@ from facerec.fairness.norms import (
     variation_without,
 )
 from facerec.fairness.rates import Codes, GroupErrors, ListedPairs, all_pairs_rates, listed_rates
-from facerec.report.estimate import Estimate, Unit
+from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import paired_difference
 from facerec.statistics.influences import Influence
 from facerec.statistics.intervals import Interval
@@ -65,27 +65,22 @@ def geomean_of(rate: str, target: str) -> Key:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Change(Estimate):
+class _Figure(Estimate):
+    """A figure of one model; without a value it says why."""
+
+    subjects: int
+    """In the smallest part that is compared."""
+    added: Array = field(default_factory=lambda: np.empty(0), repr=False)
+    """What leaving each subject out adds to it, ``(G,)``; empty without a value."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Change(_Figure):
     """How one figure changes from the baseline to the new model, with its interval."""
 
     key: Key
     baseline: Estimate
     new: Estimate
-    subjects: int
-    """In the smallest part that is compared."""
-    added: Array
-    """What leaving each subject out adds to the change, ``(G,)``; empty without a value."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Figure:
-    """A figure of one model; without a value it says why."""
-
-    found: Estimate
-    subjects: int
-    """In the smallest part that is compared."""
-    added: Array
-    """What leaving each subject out adds to it, ``(G,)``; empty without a value."""
 
 
 _Figures = dict[Key, _Figure]
@@ -183,14 +178,15 @@ def interval_of(values: ArrayLike, added: ArrayLike, subjects: int) -> tuple[Int
 
 
 def _change(key: Key, one: _Figure, other: _Figure) -> Change:
-    sides = {"baseline": one.found, "new": other.found}
-    lacking = {arm: side for arm, side in sides.items() if side.value is None}
-    how: dict[str, Any] = {"key": key, "subjects": one.subjects, "unit": one.found.unit, **sides}
-    if one.found.value is None or other.found.value is None:
+    how: dict[str, Any] = {"key": key, "baseline": one, "new": other, "unit": one.unit}
+    how["subjects"] = one.subjects
+    if one.value is None or other.value is None:
+        sides = (("baseline", one), ("new", other))
+        lacking = {arm: side for arm, side in sides if side.value is None}
         why = "; ".join(f"{arm}: {side.remark}" for arm, side in lacking.items())
         few = any(side.unresolved for side in lacking.values())
-        return Change(None, remark=why, unresolved=few, added=np.empty(0), **how)
-    value, added = other.found.value - one.found.value, other.added - one.added
+        return Change(None, remark=why, unresolved=few, **how)
+    value, added = other.value - one.value, other.added - one.added
     interval, why = interval_of([value], added, one.subjects)
     return Change(value, interval, remark=why, added=added, **how)
 
@@ -240,18 +236,13 @@ def _figures(shared: _Shared, embeddings: Embeddings) -> _Figures:
     return figures
 
 
-def _lacking(fewest: int, why: str, unit: Unit = "number", unresolved: bool = False) -> _Figure:
-    found = Estimate(None, remark=why, unit=unit, unresolved=unresolved)
-    return _Figure(found, fewest, np.empty(0))
-
-
 def _without(values: Array, of: NDArray[np.integer], count: int, fewest: int, why: str) -> _Figure:
     """Take the figure of everybody, which comes first, and of all but each subject."""
     if np.isnan(values[0]):
-        return _lacking(fewest, why)
+        return _Figure(None, remark=why, unit="number", subjects=fewest)
     added = np.zeros(count)
     added[of] = values[1:] - values[0]
-    return _Figure(Estimate(float(values[0]), unit="number"), fewest, added)
+    return _Figure(float(values[0]), unit="number", subjects=fewest, added=added)
 
 
 def _norm_figures(shared: _Shared, norms: Array) -> _Figures:
@@ -264,7 +255,7 @@ def _norm_figures(shared: _Shared, norms: Array) -> _Figures:
     present = [code for code in range(len(shared.names)) if (shared.group == code).any()]
     if len(present) < 2:
         few = "no comparison: fewer than two groups have a subject"
-        return figures | {ETA2: _lacking(count, few)}
+        return figures | {ETA2: _Figure(None, remark=few, unit="number", subjects=count)}
     sample = SubjectNorms.of(norms, shared.subject, shared.group, shared.names)
     means, grouped = sample.means, np.unique(shared.subject[shared.group >= 0])
     shares, why = eta2_without(means, sample.groups), "the mean norms of subjects do not vary"
@@ -286,14 +277,15 @@ def _list_figures(shared: _Shared, pairs: Pairs, scores: NDArray[np.floating]) -
 
     def figure(influence: Influence) -> _Figure:
         found = scored.figure(influence).changes
-        return _Figure(Estimate(influence[0]), count, np.pad(found, (0, count - found.size)))
+        added = np.pad(found, (0, count - found.size))
+        return _Figure(influence[0], subjects=count, added=added)
 
     if pairs.folds is not None:
         _, right = held_out(scored, pairs.folds)
         figures["accuracy", "", "", ""] = figure(scored.mean(right))
     for point in map(scored.figures.roc.tpr_at_fpr, shared.targets):
         few = f"{point.non_mated:,} different pairs"
-        lacking = _lacking(count, few, "share", unresolved=True)
+        lacking = _Figure(None, remark=few, unresolved=True, subjects=count)
         found = figure(scored.tpr(point)) if point.resolvable else lacking
         figures["TPR@FPR", point.target, "", ""] = found
     return figures
@@ -307,23 +299,24 @@ def _rate_figures(shared: _Shared, errors: GroupErrors, with_tpr: bool) -> _Figu
     for at in errors.points if with_tpr else ():
         point, fnmr = at.point, at.fnmr_of_pairs[-1]
         few = f"{point.non_mated:,} non-mated pairs"
-        found = _lacking(shared.count, few, "share", unresolved=True)
+        found = _Figure(None, remark=few, unresolved=True, subjects=shared.count)
         if point.resolvable and fnmr is not None:
-            found = _Figure(Estimate(1 - fnmr.value), shared.count, -fnmr.changes)
+            found = _Figure(1 - fnmr.value, subjects=shared.count, added=-fnmr.changes)
         figures["TPR@FPR", point.target, "", ""] = found
     for at, of in itertools.product(errors.points, NAMES):
         compared = [shared.names.index(name) for name in summary.groups[of]]
         fewest = min((errors.group_subjects[group] for group in compared), default=0)
         row = rows.get(("max/geomean", of, at.point.target))
+        how: dict[str, Any] = {"unit": "times", "subjects": fewest}
         if row is None:
-            found = _lacking(fewest, summary.remarks[of][""], "times")
+            found = _Figure(None, remark=summary.remarks[of][""], **how)
         elif row.value is None:
-            found = _lacking(fewest, row.remark, "times", row.unresolved)
+            found = _Figure(None, remark=row.remark, unresolved=row.unresolved, **how)
         else:
             shares = [share for group in compared if (share := at.of(of)[group])]
             # A subject is in one group: it moves one of the rates.
             rates = np.stack([share.value + share.changes for share in shares], axis=-1)
             added = max_over_geomean(np.maximum(rates, 0)) - row.value
-            found = _Figure(Estimate(row.value, unit="times"), fewest, added)
+            found = _Figure(row.value, added=added, **how)
         figures[geomean_of(of, at.point.target)] = found
     return figures

@@ -173,13 +173,13 @@ def group_sizes(audit: Audit) -> list[str]:
     """Say how large the groups of each attribute are, before anything is found of them."""
     told = []
     for grouping, groups in audit.facts["groups"].items():
-        sizes = {}
-        for group in groups["shown"]:
-            where = {"grouping": grouping, "group": group}
-            count = names.value_of(audit.rows, names.SUBJECTS, "size", **where)
-            unit = "subjects" if count is not None else "sides of pairs"
-            total = names.select(audit.rows, names.FAILED, **where)["denominator"].iloc[0]
-            sizes[group] = int(total if count is None else count)
+        known = names.select(audit.rows, names.SUBJECTS, "size", grouping=grouping)
+        unit, column = "subjects", "value"
+        if known.empty:
+            known = names.select(audit.rows, names.FAILED, grouping=grouping)
+            unit, column = "sides of pairs", "denominator"
+        of = dict(zip(known["group"], known[column].astype(int), strict=True))
+        sizes = {group: of[group] for group in groups["shown"]}
         each = ", ".join(f"{group} {size:,} {unit}" for group, size in sizes.items())
         if len(sizes) > _MOST_SIZES:
             ends = f"{min(sizes.values()):,} to {max(sizes.values()):,}"

@@ -94,7 +94,7 @@ def rate(share: ClusteredShare | None, none: str = "no comparison") -> Estimate:
     """Return a rate with the interval that its sums by subject give; ``none`` says it has none."""
     if share is None:
         return Estimate(None, events=0, total=0, remark=none)
-    return Estimate(share.value, share.interval(), share.events, share.comparisons)
+    return Estimate.of_share(share)
 
 
 def select(

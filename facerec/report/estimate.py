@@ -7,10 +7,13 @@ files treat all of them alike.
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from facerec.statistics.intervals import Bound, Interval
 from facerec.statistics.operating_points import RULE_OF_30
+
+if TYPE_CHECKING:
+    from facerec.statistics.clustered import ClusteredShare
 
 Unit = Literal[
     "share", "count", "norm", "score", "times", "area", "cost", "bits", "deviations", "number"
@@ -57,6 +60,11 @@ class Estimate:
             return "withheld"
         return "bound" if isinstance(self.interval, Bound) else "ok"
 
+    @classmethod
+    def of_share(cls, share: ClusteredShare, remark: str = "") -> Estimate:
+        """Return a share with its interval and counts."""
+        return Estimate(share.value, share.interval(), share.events, share.comparisons, remark)
+
     @property
     def low(self) -> float | None:
         """Lower end of the interval."""
@@ -66,11 +74,6 @@ class Estimate:
     def high(self) -> float | None:
         """Upper end of the interval."""
         return None if self.interval is None else self.interval.high
-
-    @property
-    def effective(self) -> float | None:
-        """Effective number of comparisons that the interval rests on, if it rests on one."""
-        return None if self.interval is None else self.interval.effective
 
     @property
     def mark(self) -> str:

@@ -39,11 +39,6 @@ class FindingLine:
     basis: str = ""
     """What the estimate rests on."""
 
-    @property
-    def tone(self) -> str:
-        """How the conclusion is set off; a class of the style sheet."""
-        return self.conclusion.partition(" ")[0]
-
 
 @dataclass(frozen=True)
 class Link:

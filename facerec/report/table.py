@@ -87,6 +87,15 @@ class Table:
             lines.append([escape_markdown(f"{cell.text} {cell.small}".strip()) for cell in row])
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
+    def latex(self) -> str:
+        """Return the table for LaTeX with the package booktabs, without its small print."""
+        import pandas as pd
+
+        rows = [[cell.text for cell in cells] for cells in self.cells]
+        style = "l" + "c" * (len(self.headings) - 1)
+        frame = pd.DataFrame(rows, columns=list(self.headings))
+        return frame.to_latex(index=False, escape=True, column_format=style)
+
 
 def escape_markdown(text: str) -> str:
     """Return text that Markdown shows as it is, on one line."""

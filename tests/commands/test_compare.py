@@ -86,7 +86,7 @@ def test_a_comparison_from_the_command_line(
     page = (out / "report.html").read_bytes()
     main(command)  # nothing is left to do
     assert (out / "report.html").read_bytes() == page
-    assert {"nmi", "f1"} <= {row["metric"] for row in results["figures"]}
+    assert {"nmi", "f1"} <= {row["figure"] for row in results["figures"]}
     with pytest.raises(SystemExit):  # what was scored without them has none
         main([str(recipe), "--out", str(out)])
     assert "metrics" in capsys.readouterr().err

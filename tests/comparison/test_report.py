@@ -28,6 +28,8 @@ from facerec.comparison.significance import compare_paired, mean_over_seeds
 from facerec.comparison.summary import HEADLINE, Summary, summarize
 from facerec.comparison.tables import COLUMNS
 from facerec.heads import SEC, CosFace
+from facerec.report.words import percent_limits
+from facerec.statistics.intervals import Interval
 from facerec.training import SGD
 
 NAMES = {
@@ -115,26 +117,27 @@ def test_figures_are_means_over_seeds_and_paired_differences(
                 values = np.stack([run.scores[view, metric] for run in runs(results, arm).values()])
                 row = summary.row(arm, view, metric)
                 expected = mean_over_seeds(values, labels)
-                assert row["mean"] == expected.value == pytest.approx(values.mean())
-                assert expected.joint is not None and row.n == 6
-                limits = expected.joint.low, expected.joint.high
-                assert (row.mean_joint_low, row.mean_joint_high) == limits
+                assert row["value"] == expected.value == pytest.approx(values.mean())
+                assert expected.joint is not None and row["denominator"] == 6
+                assert (row["low"], row["high"]) == (expected.joint.low, expected.joint.high)
+                change = summary.row(arm, view, metric, change=True)
                 if arm not in PENALIZED:
-                    assert math.isnan(row.difference)
+                    assert change is None
                     continue
-                of_base = [run.scores[view, metric] for run in runs(results, row.against).values()]
+                base = runs(results, change["against"]).values()
+                of_base = [run.scores[view, metric] for run in base]
                 found = compare_paired(values, np.stack(of_base), labels)
-                assert (row.difference, row.p) == (found.value, found.p)
-                assert row.difference_joint_low == found.joint.low
+                assert (change["value"], change["p"]) == (found.value, found.p)
+                assert change["low"] == found.joint.low
     untrained = np.mean([run.mean(*HEADLINE) for run in results.untrained.values()])
-    assert summary.headline("untrained")["mean"] == pytest.approx(float(untrained))
+    assert summary.headline("untrained")["value"] == pytest.approx(float(untrained))
 
 
 def test_p_is_adjusted_within_each_figure_and_claim(summary: Summary) -> None:
     for view in VIEWS:
         for metric in FIGURES:
-            rows = [summary.row(arm, view, metric) for arm in PENALIZED]
-            found = sorted((row.p, row.p_holm) for row in rows)
+            rows = [summary.row(arm, view, metric, change=True) for arm in PENALIZED]
+            found = sorted((row["p"], row["p_holm"]) for row in rows)
             least = 0.0
             for place, (p, p_holm) in enumerate(found):
                 least = min(1.0, max(least, (3 - place) * p))
@@ -145,7 +148,8 @@ def test_p_is_adjusted_within_each_figure_and_claim(summary: Summary) -> None:
     names = ("CosFace+SEC", "ArcFace+SEC", "Triplet")
     assert [pairs[n].claim for n in names] == ["penalty", "penalty", "loss"]
     assert [pairs[n].claim_pairs for n in names] == [2, 2, 1]
-    assert mixed.headline("Triplet").p_holm == mixed.headline("Triplet").p
+    triplet = mixed.headline("Triplet", change=True)
+    assert triplet["p_holm"] == triplet["p"]
 
 
 def test_conclusions_are_those_of_the_adjusted_test() -> None:
@@ -163,19 +167,20 @@ def test_conclusions_are_those_of_the_adjusted_test() -> None:
 
 
 def test_norm_reduction_against_gain(summary: Summary) -> None:
-    gains = [summary.headline(arm).difference for arm in PENALIZED]
-    reductions = [-summary.row(arm, "models", "norm_cv2").difference for arm in PENALIZED]
+    gains = [summary.headline(arm, change=True)["value"] for arm in PENALIZED]
+    spreads = [summary.row(arm, "models", "norm_cv2", change=True) for arm in PENALIZED]
+    reductions = [-spread["value"] for spread in spreads]
     assert summary.gain.value == pytest.approx(spearmanr(gains, reductions).statistic)
     assert summary.gain.total == 3 and summary.gain.interval is not None
 
 
 def test_trials_that_share_their_settings_are_paired() -> None:
     results = small(arms=toy_arms(("CosFace",)), trials=9, paired=True)
-    row = summarize(results).row("CosFace+SEC", "trials", "map_at_r")
+    row = summarize(results).row("CosFace+SEC", "trials", "map_at_r", change=True)
     first, second = ([t.score for t in each.trials] for each in results.arms[::-1])
     naive = [a - b for a, b in zip(first, second, strict=True) if a is not None and b is not None]
-    assert row.difference == pytest.approx(np.mean(naive))
-    assert row.n == len(naive) == 8  # number 7 fails in all arms
+    assert row["value"] == pytest.approx(np.mean(naive))
+    assert row["denominator"] == len(naive) == 8  # number 7 fails in all arms
 
 
 def fit_of(scores: Sequence[float]) -> Fit:
@@ -192,10 +197,10 @@ def test_steps_to_a_share_of_the_final_score(results: Results) -> None:
         results = with_arm(results, name, runs=changed)
     found = summarize(results)
     # Means over folds of the kept scores: .2 .4 .45 .5 for the base, .49 .49 for the arm.
-    assert found.row("CosFace+SEC", "validation", "steps_to_90%")["mean"] == 30 / 90
+    assert found.row("CosFace+SEC", "validation", "steps_to_90%")["value"] == 30 / 90
     # 99 % of .5 is beyond the arm, whose last validation is at 60 steps.
     last = found.row("CosFace+SEC", "validation", "steps_to_99%")
-    assert math.isnan(last["mean"]) and last.reason == "6 of 6 runs never came so far"
+    assert last["value"] is None and last["remark"] == "6 of 6 runs never came so far"
 
 
 def test_seeds_that_failed_are_left_out_of_both_arms(results: Results) -> None:
@@ -207,7 +212,7 @@ def test_seeds_that_failed_are_left_out_of_both_arms(results: Results) -> None:
     some = with_arm(some, "CosFace", runs=late, failures=("seed 0: nan",))
     found = summarize(some)
     naive = [arm[k].mean(*HEADLINE) - base[k].mean(*HEADLINE) for k in (1, 3, 4)]
-    assert found.headline("CosFace+SEC").difference == pytest.approx(np.mean(naive))
+    assert found.headline("CosFace+SEC", change=True)["value"] == pytest.approx(np.mean(naive))
     assert found.pairs[1].seeds == 3 and found.arms.failures["CosFace+SEC"] == "; ".join(why)
     apart = with_arm(some, "CosFace", runs={5: base[5]})
     assert summarize(apart).pairs[1].unpaired == "no seed was scored in both"
@@ -231,16 +236,18 @@ def test_the_page_has_the_numbers_of_the_figures(summary: Summary, files: dict[s
         cells = page_row(page, "Retrieval on the test classes", arm)
         for column, cell in zip(COLUMNS, cells, strict=False):
             row = summary.row(arm, "concatenated", column)
-            half = 50 * (row.mean_over_seeds_high - row.mean_over_seeds_low)
-            limits = f"[{100 * row.mean_joint_low:.2f}, {100 * row.mean_joint_high:.2f}]"
-            assert cell == f"{100 * row['mean']:.2f} ± {half:.2f} {limits}"
+            half = 50 * (row["seeds_high"] - row["seeds_low"])
+            limits = percent_limits(Interval(row["low"], row["high"])).replace("−", "-")
+            assert cell == f"{100 * row['value']:.2f} ± {half:.2f} {' '.join(limits.split())}"
     for pair in summary.pairs:
-        row = summary.headline(pair.Index)
+        row = summary.headline(pair.Index, change=True)
         name = f"{pair.Index} - {pair.against}"
         cells = page_row(page, "Concatenated MAP@R, arm − base", name)
-        limits = f"[{100 * row.difference_joint_low:+.2f}, {100 * row.difference_joint_high:+.2f}]"
-        assert cells[:2] == ["6", f"{100 * row.difference:+.2f} {limits}"]
-        assert cells[2:4] == [f"{row.p:.2g}", f"{row.p_holm:.2g}"] and cells[-1] == "fair"
+        limits = f"[{100 * row['low']:+.2f}, {100 * row['high']:+.2f}]"
+        assert cells[:2] == ["6", f"{100 * row['value']:+.2f} points {limits}"]
+        assert (
+            cells[2:4] == [f"{row[name]:.2g}" for name in ("p", "p_holm")] and cells[-1] == "fair"
+        )
 
 
 def test_text_is_escaped_and_the_page_needs_nothing(odd_files: dict[str, bytes]) -> None:
@@ -261,10 +268,9 @@ def test_latex_and_spreadsheets(odd: Summary, odd_files: dict[str, bytes]) -> No
     assert {row["arm"] for row in table} == {"untrained", *names}
     for row in table:
         if row["view"] in VIEWS:
-            known = odd.row(row["arm"].removeprefix("'"), row["view"], row["metric"])
-            assert float(row["mean"]) == known["mean"]
-            told = "" if math.isnan(known.difference) else str(known.difference)
-            assert row["difference"] == told
+            arm, change = row["arm"].removeprefix("'"), row["kind"] == "change"
+            known = odd.row(arm, row["view"], row["figure"], change=change)
+            assert float(row["value"]) == known["value"]
     document = json.loads(odd_files["results.json"], parse_constant=lambda name: 1 / 0)
     assert document["schema"] == SCHEMA and len(document["figures"]) == len(table)
     (lost,) = [arm for arm in document["arms"] if arm["arm"] == "ArcFace+SEC"]

@@ -98,7 +98,7 @@ def test_intervals_allow_for_shared_subjects(count: Count) -> None:
             expected = ClusteredShare.from_pairs(accepted[other], *sides[:, other]).interval()
             found = rate(at.fmr[d])
             assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
-            assert found.effective == pytest.approx(expected.effective)
+            assert found.interval.effective == pytest.approx(expected.effective)
             for alike, found in ((True, rate(at.fnmr[d])), (False, rate(at.fnmr_of_pairs[d]))):
                 missed = ~accepted[mated], *sides[:, mated]
                 expected = ClusteredShare.from_pairs(*missed, alike=alike).interval()

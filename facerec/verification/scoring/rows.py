@@ -43,7 +43,8 @@ def all_pairs_rows(
         target = words.threshold(table.threshold)
         shares = {"FMR": table.fmr_share(), "FNMR": table.fnmr_share(alike=True)}
         for kind, share in {**shares, OF_PAIRS: table.fnmr_share()}.items():
-            rows.append(figure_row(f"{kind}@threshold", _share(share), target, group=EVERYBODY))
+            found = Estimate.of_share(share)
+            rows.append(figure_row(f"{kind}@threshold", found, target, group=EVERYBODY))
         rows += _by_group(groups or {}, table, "threshold", target)
     return tidy(rows)
 
@@ -59,7 +60,7 @@ def _at_point(point: OperatingPoint, table: ErrorTable) -> Iterator[dict[str, ob
     for figure, estimate in (
         ("TPR@FPR", _found(table.fnmr_share(), few)),
         (f"TPR@FPR{ALIKE}", _found(table.fnmr_share(alike=True), few)),
-        ("realised FPR", _share(table.fmr_share(), few)),
+        ("realised FPR", Estimate.of_share(table.fmr_share(), few)),
         ("threshold", Estimate(point.threshold, remark=beyond, unit="score")),
     ):
         yield figure_row(figure, estimate, point.target, group=EVERYBODY)
@@ -77,7 +78,7 @@ def _by_group(
             shares[OF_PAIRS] = table.fnmr_among(groups[name])
         for kind, share in shares.items():
             none = Estimate(None, None, 0, 0, "no pairs")
-            estimate = none if share is None else _share(share)
+            estimate = none if share is None else Estimate.of_share(share)
             yield figure_row(f"{kind}@{at}", estimate, target, group=pair)
 
 
@@ -86,7 +87,3 @@ def _found(share: ClusteredShare, remark: str) -> Estimate:
     own, total = share.interval(), share.comparisons
     interval = Interval(1 - own.high, 1 - own.low, 0.95, own.method, own.assumption, own.effective)
     return Estimate(1 - share.value, interval, total - share.events, total, remark)
-
-
-def _share(share: ClusteredShare, remark: str = "") -> Estimate:
-    return Estimate(share.value, share.interval(), share.events, share.comparisons, remark)

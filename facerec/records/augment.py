@@ -104,17 +104,13 @@ class BatchAugmentation:
         probabilities = np.array(
             [a.flip, a.crop, a.low_resolution, a.blur, a.photometric, a.affine]
         )
-        decisions: np.ndarray = decision_numbers(seed, epoch, indices) < probabilities
-        self._flip: list[bool] = decisions[:, 0].tolist()
-        self._others: list[bool] = np.logical_or.reduce(decisions[:, 1:], axis=1).tolist()
-        self._decisions = decisions
-        self._indices = indices
-        self._seed, self._epoch = seed, epoch
+        self._decisions: np.ndarray = decision_numbers(seed, epoch, indices) < probabilities
+        self._seed, self._epoch, self._indices = seed, epoch, indices
 
     @property
     def mirrored(self) -> np.ndarray:
         """Which samples of the batch are mirrored, bool ``(B,)``."""
-        return np.array(self._flip, bool)
+        return self._decisions[:, 0]
 
     def __call__(self, k: int, image: np.ndarray) -> None:
         """Change the image of sample ``k`` of the batch in place.
@@ -123,25 +119,16 @@ class BatchAugmentation:
             k: position in the batch.
             image: uint8 RGB, ``(height, width, 3)``.
         """
-        if self._flip[k]:
+        flip, *others, affine = self._decisions[k].tolist()
+        if flip:
             cv2.flip(image, 1, image)
-        if self._others[k]:
-            image[...] = self._change(k, image)
-
-    def _change(self, k: int, image: np.ndarray) -> np.ndarray:
-        _, crop, low_resolution, blur, photometric, affine = self._decisions[k].tolist()
-        generator = sample_generator(self._seed, self._epoch, int(self._indices[k]))
-        if affine:
-            image = _affine(image, generator)
-        if crop:
-            image = _crop(image, generator)
-        if low_resolution:
-            image = _low_resolution(image, generator)
-        if blur:
-            image = cv2.GaussianBlur(image, (0, 0), generator.uniform(*BLUR_SIGMA))
-        if photometric:
-            image = _photometric(image, generator)
-        return image
+        if affine or any(others):
+            generator, changed = sample_generator(self._seed, self._epoch, self._indices[k]), image
+            changes = (_affine, _crop, _low_resolution, _blur, _photometric)
+            for decided, change in zip((affine, *others), changes, strict=True):
+                if decided:
+                    changed = change(changed, generator)
+            image[...] = changed
 
 
 def _affine(image: np.ndarray, generator: np.random.Generator) -> np.ndarray:
@@ -187,6 +174,11 @@ def _low_resolution(image: np.ndarray, generator: np.random.Generator) -> np.nda
     )
 
 
+def _blur(image: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """Blur by a Gaussian of a random width."""
+    return cv2.GaussianBlur(image, (0, 0), generator.uniform(*BLUR_SIGMA))
+
+
 def _photometric(image: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """Change brightness, contrast about the mean grey, and saturation about grey."""
     brightness, contrast, saturation = generator.uniform(*PHOTOMETRIC_FACTOR, size=3)
@@ -212,9 +204,8 @@ def sample_generator(seed: int, epoch: int, index: int, stream: int = 0) -> np.r
         stream: separates uses of one sample (0 strengths of its changes, 1 replacement of a bad
             record, 2 decisions of the whole epoch, 3 what it is blended with).
     """
-    return np.random.Generator(
-        np.random.Philox(key=_key(seed, epoch), counter=np.array([0, 0, stream, index], np.uint64))
-    )
+    key, counter = np.array([seed, epoch], np.uint64), np.array([0, 0, stream, index], np.uint64)
+    return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
 
 def decision_numbers(seed: int, epoch: int, indices: np.ndarray) -> np.ndarray:
@@ -239,7 +230,3 @@ def decision_numbers(seed: int, epoch: int, indices: np.ndarray) -> np.ndarray:
 @functools.lru_cache(maxsize=4)
 def _starts(seed: int, epoch: int) -> np.ndarray:
     return sample_generator(seed, epoch, 0, stream=2).bit_generator.random_raw(_CHANGES)
-
-
-def _key(seed: int, epoch: int) -> np.ndarray:
-    return np.array([seed, epoch], np.uint64)

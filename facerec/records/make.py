@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,7 +20,13 @@ from facerec.base.files import atomic_folder, atomic_path, check_place, staged_f
 from facerec.base.libraries import cv2
 from facerec.base.progress import Progress
 from facerec.records.decode import decode_image, image_kind, image_suffix
-from facerec.records.images import OnError, SubjectFolders, suffix_kind, turned_note
+from facerec.records.images import (
+    LabelledImages,
+    OnError,
+    SubjectFolders,
+    suffix_kind,
+    turned_note,
+)
 from facerec.records.layout import CLASSES_FILE, RecordImages, read_list, write_image_records
 from facerec.records.proposals import combine, read_proposals
 from facerec.records.recordio import RecordFile, RecordIndex, record_writer, unpack, write_index
@@ -109,23 +115,15 @@ def make_records(
             f"{out}: lies inside the folder of the images, where it would become a subject; "
             "choose another folder"
         )
-    skipped: list[str] = []
     filled: set[int] = set()
 
-    def checked(i: int) -> bytes:
-        data = images.encoded(i)
-        image = decode_image(data, images.where(i), _SIZE)
-        return data if image_kind(data) in ("jpeg", "png") else _png(image)
+    def place(i: int, suffix: str) -> tuple[int, str]:
+        label, name = int(images.labels[i]), images.name(i)
+        filled.add(label)
+        return label, name + suffix * (suffix_kind(name) in _STORED_AS_PNG)
 
-    def items() -> Iterator[tuple[int, str, bytes]]:
-        for i, data in _kept(range(len(images)), checked, on_error, skipped, progress):
-            label, name = int(images.labels[i]), images.name(i)
-            filled.add(label)
-            if suffix_kind(name) in _STORED_AS_PNG:
-                name += image_suffix(data)
-            yield label, name, data
-
-    written = _write_set(out, items(), images.names_of_classes(), _SIZE)
+    rows, classes = range(len(images)), images.names_of_classes()
+    skipped = _write_set(out, images, rows, classes, place, _SIZE, on_error, progress)
     notes = [*images.notes, *turned_note(images, str(images.root))]
     if len(filled) < images.num_classes:
         notes.append(
@@ -133,6 +131,7 @@ def make_records(
             "image left; their classes stay"
         )
     counts = {"left out": len(skipped)}
+    written = len(images) - len(skipped)
     return Made(out / "train.rec", written, len(filled), skipped, notes, counts)
 
 
@@ -198,21 +197,12 @@ def apply_proposals(
     classes += sorted(present - set(classes))
     number = {name: index for index, name in enumerate(classes)}
     order = [i for _, i in sorted((number[label], i) for i, label in enumerate(labels) if label)]
-    skipped: list[str] = []
 
-    def stored(i: int) -> bytes:
-        data = images.encoded(i)
-        if image_kind(data) in (None, "jpeg", "png"):  # whoever decodes the first is told
-            return data
-        return _png(decode_image(data, images.where(i), None))
+    def place(i: int, suffix: str) -> tuple[int, str]:
+        file = images.name(i).replace("/", "_").removesuffix(suffix)
+        return number[labels[i]], f"{labels[i]}/{file}{suffix}"
 
-    def items() -> Iterator[tuple[int, str, bytes]]:
-        for i, data in _kept(order, stored, on_error, skipped, progress):
-            suffix = image_suffix(data)
-            file = images.name(i).replace("/", "_").removesuffix(suffix)
-            yield number[labels[i]], f"{labels[i]}/{file}{suffix}", data
-
-    written = _write_set(out, items(), classes, getattr(images, "image_size", None) or _SIZE)
+    skipped = _write_set(out, images, order, classes, place, None, on_error, progress)
     counts = {
         "images left out as proposed": sum(after[i] == "" != before[i] for i in ids),
         "relabelled": sum(after[i] not in ("", before[i]) for i in ids),
@@ -220,6 +210,7 @@ def apply_proposals(
         "proposals not accepted": sum(not row.accept for row in rows),
         "images left out as damaged": len(skipped) + sum(not label for label in before.values()),
     }
+    written = len(order) - len(skipped)
     return Made(out / "train.rec", written, len(classes), skipped, images.notes, counts)
 
 
@@ -290,26 +281,49 @@ def export_folder(
 
 def _write_set(
     out: Path,
-    items: Iterable[tuple[int, str, bytes]],
+    images: LabelledImages,
+    rows: Sequence[int],
     classes: Sequence[str],
-    image_size: tuple[int, int],
-) -> int:
+    place: Callable[[int, str], tuple[int, str]],
+    size: tuple[int, int] | None,
+    on_error: OnError,
+    progress: Progress | None,
+) -> list[str]:
     """Write the files of a set, of which ``train.rec`` comes last: without it there is no set.
 
+    Args:
+        out: the folder.
+        images: whatever they are called and of whatever classes there.
+        rows: those to write, in their order.
+        classes: the names of all classes.
+        place: from an image and the suffix of what is stored, its class and its name.
+        size: every image is decoded, and must have it; None decodes only what is stored anew.
+        on_error: whether a bad image stops the work or is left out.
+        progress: called with the images done.
+
     Returns:
-        How many images it has.
+        The error of each image that was left out.
     """
+    skipped: list[str] = []
+
+    def stored(i: int) -> bytes:
+        data = images.encoded(i)
+        foreign = image_kind(data) not in (None, "jpeg", "png")  # None is for whoever decodes it
+        if not foreign and size is None:
+            return data
+        image = decode_image(data, images.where(i), size)
+        if not foreign:
+            return data
+        return cv2.imencode(".png", cv2.cvtColor(image, cv2.COLOR_RGB2BGR))[1].tobytes()
+
     with staged_folder(out, DatasetError, last="train.rec") as folder:
-        written = write_image_records(
-            folder / "train", items, num_classes=len(classes), image_size=image_size
-        )
+        kept = _kept(rows, stored, on_error, skipped, progress)
+        items = ((*place(i, image_suffix(data)), data) for i, data in kept)
+        image_size, count = getattr(images, "image_size", None) or _SIZE, len(classes)
+        write_image_records(folder / "train", items, num_classes=count, image_size=image_size)
         with atomic_path(folder / CLASSES_FILE) as names:
             names.write_text("".join(f"{name}\n" for name in classes), encoding="utf-8")
-    return written
-
-
-def _png(image: np.ndarray) -> bytes:
-    return cv2.imencode(".png", cv2.cvtColor(image, cv2.COLOR_RGB2BGR))[1].tobytes()
+    return skipped
 
 
 def repair_records(records: Path, out: Path | None = None) -> list[str]:

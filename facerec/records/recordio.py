@@ -17,7 +17,6 @@ import io
 import mmap
 import os
 import struct
-from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -364,18 +363,11 @@ def read_index(path: str | os.PathLike[str], record_size: int) -> RecordIndex:
             f"file of {record_size:,} bytes; {advice}"
         )
     for name, values in (("key", keys), ("offset", offsets)):
-        if (twice := first_duplicate(values)) is not None:
+        ordered = values if (values[1:] > values[:-1]).all() else np.sort(values)
+        if (same := ordered[1:] == ordered[:-1]).any():
+            twice = ordered[same.argmax()]
             raise RecordError(f"{path}: the {name} {twice} stands there twice; {advice}")
     return RecordIndex(keys, offsets)
-
-
-def first_duplicate(values: np.ndarray) -> int | None:
-    """Return the least value that occurs twice, None if all are different."""
-    if (values[1:] > values[:-1]).all():
-        return None
-    ordered = np.sort(values)
-    twice = ordered[1:][ordered[1:] == ordered[:-1]]
-    return int(twice[0]) if len(twice) else None
 
 
 def rebuild_index(path: str | os.PathLike[str]) -> RecordIndex:
@@ -410,28 +402,25 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
 
 
 class RecordWriter:
-    """Appends records to an open file, see `record_writer`."""
+    """Appends records to an open file and their lines to its index, see `record_writer`."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._size = 0
-        self.keys, self.offsets = array("q"), array("q")
+    def __init__(self, file: BinaryIO, index: BinaryIO) -> None:
+        self._file, self._index, self._size = file, index, 0
 
     def write(self, payload: bytes, key: int) -> int:
         """Append one record and return its offset.
 
         Args:
             payload: at most 2**29 - 1 bytes.
-            key: its key in the index.
+            key: its key in the index, another one for each record.
 
         Raises:
             RecordError: the payload is too long.
         """
         record, offset = encode_record(payload), self._size
         self._file.write(record)
+        self._index.write(f"{key}\t{offset}\n".encode())
         self._size += len(record)
-        self.keys.append(key)
-        self.offsets.append(offset)
         return offset
 
 
@@ -440,12 +429,7 @@ def record_writer(path: Path) -> Iterator[RecordWriter]:
     """Write a ``.rec`` file and its ``.idx``, both whole or not at all.
 
     Raises:
-        RecordError: a key was given twice, or the disk is full.
+        RecordError: the disk is full.
     """
-    with atomic_file(path.with_suffix(".idx")) as lines, atomic_file(path) as file:
-        writer = RecordWriter(file)
-        yield writer
-        index = RecordIndex(np.array(writer.keys), np.array(writer.offsets))
-        if (twice := first_duplicate(index.keys)) is not None:
-            raise RecordError(f"{path}: two records have the key {twice}; nothing was written")
-        np.savetxt(lines, np.transpose(index), "%d", "\t")
+    with atomic_file(path.with_suffix(".idx")) as index, atomic_file(path) as file:
+        yield RecordWriter(file, index)

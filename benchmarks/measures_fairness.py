@@ -54,7 +54,7 @@ write_audit(folder / "report", found, "benchmark")
 end, used = time.perf_counter(), time.process_time() - used
 line = next(x for x in open("/proc/self/status") if x.startswith("VmHWM"))
 print(json.dumps({"seconds": end - start, "used": used, "peak": int(line.split()[1]) / 1024,
-                  "pairs": int(select(found.rows, "threshold")["denominator"].iloc[0]),
+                  "pairs": int(select(found.rows, "threshold", "threshold")["denominator"].iloc[0]),
                   "stages": {k: v - start for k, v in stages.items()}}))
 """
 

@@ -123,8 +123,9 @@ def rare_rates(repetitions: int = 200) -> list[Row]:
                             true = float(at.point.target)
                             held[figure] += [end.low <= true <= end.high for end in limits]
                 for row in differentials(errors, replicates=299, seed=seed).rows:
-                    if row.measure == RATIO and row.p_value and f"{row.of} {row.target}" in truth:
-                        held[f"test of {row.of} {row.target}"].append(row.p_value < 0.05)
+                    rate = f"{row.of} {row.at.target}"
+                    if row.measure == RATIO and row.p_value and rate in truth:
+                        held[f"test of {rate}"].append(row.p_value < 0.05)
             for what in sorted(held):
                 share, count = 100 * statistics.mean(held[what]), len(held[what])
                 bar = (7, "lower") if what.startswith("test") else (92, "higher")

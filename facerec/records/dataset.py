@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -104,18 +104,37 @@ class BatchSource(Protocol):
     def __getitems__(self, request: BatchRequest) -> Batch: ...
 
 
+@dataclass(frozen=True, eq=False)
+class Source:
+    """One of the sets of images that a data set joins.
+
+    Attributes:
+        images: the encoded images.
+        weight: visits of each in an epoch.
+        shared_classes: the class numbers mean the same people as those of the first source, of
+            which this always holds; by default they mean others, and follow those before.
+        labelled: the classes are people at all; else the images have the class -1.
+    """
+
+    images: LabelledImages
+    weight: float = 1.0
+    shared_classes: bool = False
+    labelled: bool = True
+
+
 class FaceDataset(LabelledImages):
     """Images of one or several sources, or some of them, decoded and augmented by index.
 
     The samples are those of the first source, then those of the next. Safe under fork and spawn.
 
     Attributes:
-        sources: where the encoded images come from.
+        sources: what was joined.
         num_classes: labels are in ``[0, num_classes)``; some classes may have no image.
         class_names: the name of each class, ``None`` where only numbers are known.
         starts: source ``s`` has the samples from ``starts[s]`` to ``starts[s + 1]``, of which the
             data set may hold some.
-        offsets: for each source, what its class numbers are raised by.
+        class_maps: for each source, int64 ``(its classes + 1,)``, the class here of each of its
+            classes and, at the end, of -1.
         has_unlabelled: whether there are whole images of the class -1, of which nobody knows who is
             on them.
         image_size: (height, width) in pixels, of every image.
@@ -133,10 +152,7 @@ class FaceDataset(LabelledImages):
 
     def __init__(
         self,
-        *sources: LabelledImages,
-        weights: Sequence[float] | None = None,
-        shared_classes: Sequence[bool] | None = None,
-        labelled: Sequence[bool] | None = None,
+        *sources: LabelledImages | Source,
         augmentation: Augmentation | None = None,
         on_error: OnError = "error",
         seed: int = 0,
@@ -145,12 +161,7 @@ class FaceDataset(LabelledImages):
         """Join the sources.
 
         Args:
-            sources: the encoded images, at least one source.
-            weights: for each source, the visits of its samples in an epoch; by default 1.
-            shared_classes: for each source, whether its class numbers mean the same people as those
-                of the first, of which this is true; by default all further ones are others.
-            labelled: for each source, whether its classes are people at all, of the first this is
-                true; the images of others have the class -1. By default all are.
+            sources: at least one, of which the first is labelled.
             augmentation: by default none.
             on_error: see `FaceDataset`.
             seed: see `FaceDataset`.
@@ -159,38 +170,29 @@ class FaceDataset(LabelledImages):
         Raises:
             DatasetError: a class that the first source shares has another name in a further one.
         """
-        self.sources = list(sources)
-        self.starts = [0, *itertools.accumulate(map(len, sources))]
+        self.sources = [it if isinstance(it, Source) else Source(it) for it in sources]
+        self.sources[0] = replace(self.sources[0], shared_classes=True)
+        self.starts = [0, *itertools.accumulate(len(source.images) for source in self.sources)]
         self.augmentation = Augmentation(flip=0.0) if augmentation is None else augmentation
         self.on_error, self.seed, self.image_size = on_error, seed, image_size
-        count = len(sources)
-        self._weights = weights or [1.0] * count
-        self._labelled = labelled or [True] * count
-        self.has_unlabelled = not all(self._labelled)
-        shared = shared_classes or [True] + [False] * (count - 1)
-        parts = list(zip(sources, shared, self._labelled, strict=True))
+        labelled = [source for source in self.sources if source.labelled]
+        self.has_unlabelled = len(labelled) < len(sources)
         # Of sources with the same people, one may know more of them than the first.
-        alike = [source for source, same, known in parts if same and known]
-        largest = max(alike, key=lambda source: source.num_classes)
-        names = [largest.class_names]
-        self.offsets: list[int] = []
-        self.num_classes = largest.num_classes
-        for source, same, known in parts:
-            own = known and not same
-            self.offsets.append(self.num_classes if own else 0)
-            if own:
-                self.num_classes += source.num_classes
-                names.append(source.class_names)
-            elif known:
-                _compare_names(source, largest)
+        alike = [source.images for source in labelled if source.shared_classes]
+        largest = max(alike, key=lambda images: images.num_classes)
+        names, self.num_classes = [largest.class_names], largest.num_classes
+        self.class_maps: list[NDArray[np.int64]] = []
+        for source in self.sources:
+            count, offset = source.images.num_classes if source.labelled else 0, 0
+            if source.labelled and source.shared_classes:
+                _compare_names(source.images, largest)
+            elif source.labelled:
+                offset, self.num_classes = self.num_classes, self.num_classes + count
+                names.append(source.images.class_names)
+            self.class_maps.append(np.append(offset + np.arange(count), -1))
         if None not in names:
             self.class_names = [name for block in names for name in block or ()]
-        self.notes = [note for source in sources for note in source.notes]
-        # Of each source the class here of each of its classes, and at the end of the class -1.
-        self._classes = [
-            np.append(offset + np.arange(source.num_classes), -1) if known else np.array([-1])
-            for (source, _, known), offset in zip(parts, self.offsets, strict=True)
-        ]
+        self.notes = [note for source in self.sources for note in source.images.notes]
         self._rows: NDArray[np.int64] | None = None  # of all samples, those that are in it
 
     def subset(
@@ -217,7 +219,7 @@ class FaceDataset(LabelledImages):
         subset = copy.copy(self)
         subset._rows = rows if self._rows is None else self._rows[rows]
         subset._labels = renumbered[labels]
-        subset._classes = [renumbered[numbers] for numbers in self._classes]
+        subset.class_maps = [renumbered[numbers] for numbers in self.class_maps]
         subset.num_classes = len(kept)
         if self.class_names is not None:
             subset.class_names = [self.class_names[number] for number in kept]
@@ -226,46 +228,44 @@ class FaceDataset(LabelledImages):
     def __len__(self) -> int:
         return self.starts[-1] if self._rows is None else len(self._rows)
 
-    def _locate(self, i: int) -> tuple[int, int]:
-        """Return the number of the source of sample ``i``, and its number there."""
+    def _locate(self, i: int) -> tuple[int, LabelledImages, int]:
+        """Return the number of the source of sample ``i``, its images, and the number in these."""
         row = i if self._rows is None else self._rows.item(i)
         number = bisect.bisect_right(self.starts, row) - 1
-        return number, row - self.starts[number]
+        return number, self.sources[number].images, row - self.starts[number]
 
     def sample(self, i: int) -> tuple[bytes, int]:
         """See `LabelledImages.sample`."""
-        number, within = self._locate(i)
-        if not self._labelled[number]:
-            return self.sources[number].encoded(within), -1
-        data, label = self.sources[number].sample(within)
-        return data, self._classes[number].item(label)
+        number, images, within = self._locate(i)
+        if not self.sources[number].labelled:
+            return images.encoded(within), -1
+        data, label = images.sample(within)
+        return data, self.class_maps[number].item(label)
 
     def where(self, i: int) -> str:
         """Name sample ``i`` for a message: its file and record, or its path."""
-        number, within = self._locate(i)
-        return self.sources[number].where(within)
+        _, images, within = self._locate(i)
+        return images.where(within)
 
     def name(self, i: int) -> str:
         """Return the name in the source; of several sources ``number/name``, from 0."""
-        number, within = self._locate(i)
-        name = self.sources[number].name(within)
+        number, images, within = self._locate(i)
+        name = images.name(within)
         return name if len(self.sources) == 1 else f"{number}/{name}"
 
     @property
     def titles(self) -> NDArray[np.str_]:
         """The names of all samples for people to read, text ``(N,)``."""
         whole = len(self.sources) == 1 and self._rows is None
-        return self.sources[0].titles if whole else self.ids
+        return self.sources[0].images.titles if whole else self.ids
 
     def read_labels(self, progress: Progress | None = None) -> NDArray[np.int64]:
         """See `LabelledImages.read_labels`."""
         labels = [
-            numbers[source.load_labels(progress)] if known else np.full(len(source), -1)
-            for source, numbers, known in zip(
-                self.sources, self._classes, self._labelled, strict=True
-            )
+            source.images.load_labels(progress) if source.labelled else np.full(size, -1)
+            for source, size in zip(self.sources, np.diff(self.starts), strict=True)
         ]
-        joined = np.concatenate(labels)
+        joined = np.concatenate([*map(np.take, self.class_maps, labels)])
         return joined if self._rows is None else joined[self._rows]
 
     def best_order(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -276,7 +276,7 @@ class FaceDataset(LabelledImages):
         for number in np.unique(numbers).tolist():
             chosen = numbers == number
             within = rows[chosen] - self.starts[number]
-            places[chosen] = self.sources[number].positions(within)
+            places[chosen] = self.sources[number].images.positions(within)
         return np.lexsort((places, numbers))
 
     @property
@@ -289,9 +289,10 @@ class FaceDataset(LabelledImages):
     @property
     def weights(self) -> NDArray[np.float64] | None:
         """Visits of each sample in an epoch, float64 ``(N,)``; ``None`` where each has one."""
-        if all(weight == 1 for weight in self._weights):
+        each = np.array([source.weight for source in self.sources], np.float64)
+        if (each == 1).all():
             return None
-        weights = np.repeat(np.array(self._weights, np.float64), np.diff(self.starts))
+        weights = np.repeat(each, np.diff(self.starts))
         return weights if self._rows is None else weights[self._rows]
 
     def __getitem__(self, i: int) -> tuple[np.ndarray, int]:

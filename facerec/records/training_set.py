@@ -14,7 +14,7 @@ from facerec.base.limits import Checked, Count, CountOrNone, Limits
 from facerec.base.names import same_name
 from facerec.base.progress import Progress
 from facerec.records.augment import Augmentation
-from facerec.records.dataset import FaceDataset
+from facerec.records.dataset import FaceDataset, Source
 from facerec.records.images import LabelledImages, OnError, SubjectFolders, turned_note
 from facerec.records.layout import RecordImages, read_text
 from facerec.records.tables import TextTable
@@ -99,16 +99,15 @@ def open_dataset(data: Data, seed: int, progress: Progress | None = None) -> Fac
         FacerecError: the data is missing, damaged or empty, or a subject to keep is unknown.
     """
     parts: list[Data | Part] = [data, *data.also]
-    labelled = [not isinstance(part, Part) or part.labelled for part in parts]
-    sources = [open_images(part.path, data, progress) for part in parts]
-    for source, known in zip(sources, labelled, strict=True):
-        if known and isinstance(source, TarImages):
-            _check_labelled(source)
+    sources = [Source(open_images(data.path, data, progress))]
+    for further in data.also:
+        images = open_images(further.path, data, progress)
+        sources.append(Source(images, further.weight, further.shared_classes, further.labelled))
+    for source in sources:
+        if source.labelled and isinstance(source.images, TarImages):
+            _check_labelled(source.images)
     dataset = FaceDataset(
         *sources,
-        weights=[1.0, *(part.weight for part in data.also)],
-        shared_classes=[True, *(part.shared_classes for part in data.also)],
-        labelled=labelled,
         augmentation=data.augmentation,
         on_error=data.on_error,
         seed=seed,
@@ -116,10 +115,10 @@ def open_dataset(data: Data, seed: int, progress: Progress | None = None) -> Fac
     if any(part.subjects or part.exclude for part in parts):
         rows, classes = [], []
         for number, (source, part) in enumerate(zip(sources, parts, strict=True)):
-            kept, known_classes = _kept(source, part, progress)
+            kept, known_classes = _kept(source.images, part, progress)
             rows.append(dataset.starts[number] + kept)
-            if labelled[number]:
-                classes.append(dataset.offsets[number] + known_classes)
+            if source.labelled:
+                classes.append(dataset.class_maps[number][known_classes])
         dataset.load_labels(progress)
         dataset = dataset.subset(np.concatenate(rows), np.concatenate(classes))
     return _without_rare(dataset, data, progress) if data.min_images > 1 else dataset

@@ -316,7 +316,7 @@ def _facts_of_data(recipe: Recipe, dataset: FaceDataset) -> dict[str, Any]:
     configs: list[Data | Part] = [recipe.data, *recipe.data.also]
     first, *also = (
         fingerprint(config.path)
-        | ({"names": names} if (names := source.names_sha256()) else {})
+        | ({"names": names} if (names := source.images.names_sha256()) else {})
         | ({"subjects": sha256(config.subjects)} if config.subjects else {})
         | ({"exclude": sha256(config.exclude)} if config.exclude else {})
         for config, source in zip(configs, dataset.sources, strict=True)

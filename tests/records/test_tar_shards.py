@@ -48,7 +48,7 @@ def test_samples_by_position(tmp_path: Path) -> None:
     for path in (folder, folder / "s-{000..001}.tar", folder / "s-*.tar"):
         for _ in range(2):  # the second time by the index that the first one wrote
             dataset = open_dataset(Data(path), seed=0)
-            assert isinstance(dataset.sources[0], TarImages)
+            assert isinstance(dataset.sources[0].images, TarImages)
             assert contents(dataset) == WANTED
             assert dataset.num_classes == 3 and dataset.class_names is None
             assert dataset.labels.tolist() == [2, 0, 2, 1] and not dataset.notes

@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from facerec.base.defaults import OVERLAP_SHARE
-from facerec.base.devices import choose_device
 from facerec.base.errors import DatasetError, MetricError
 from facerec.base.progress import Progress
 from facerec.cosines.searches import best
@@ -30,6 +29,9 @@ from facerec.galleries.impostor_tail import (
     standardise,
 )
 from facerec.galleries.search import group_sums
+
+if TYPE_CHECKING:
+    import torch
 
 # Best ones kept of a row where several images may be of one subject whom nobody names.
 _UNNAMED_RANKS = 24
@@ -182,6 +184,8 @@ def find_overlap(
             f"{names[0]} and {names[1]} have one subject each, so that there is no impostor to "
             "compare with; give one of them more subjects"
         )
+    from facerec.base.devices import choose_device
+
     templates = first.templates(), second.templates()
     rows, columns = standardise(*templates)
     ranks = RANKS if second.named.all() else _UNNAMED_RANKS

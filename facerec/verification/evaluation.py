@@ -281,26 +281,18 @@ def _tpr_at(scored: ScoredComparisons, target: Rate) -> TprEstimate:
     """Return the point of a target with its intervals."""
     point = scored.figures.roc.tpr_at_fpr(target)
     accepted = scored.scores >= point.threshold
-    few = "" if point.reliable else "few errors"
-    tpr = Estimate(point.tpr, scored.tpr_interval(point), point.true_accepts, point.mated, few)
-    threshold = scored.threshold_interval(point) if point.resolvable else None
+    realised = scored.share(accepted, ~scored.same).interval()
+    found = TprEstimate.of(point, scored.tpr_interval(point), realised)
     if not point.resolvable:
-        why = f"{point.non_mated:,} non-mated pairs show no FPR below {1 / point.non_mated:.2g}"
-        tpr = Estimate(None, remark=why, unresolved=True)
-    unknown = "" if threshold else "too few subjects for an interval"
-    unknown = words.threshold_remark(point.threshold) or unknown
-    fpr = scored.share(accepted, ~scored.same).interval()
+        return found
+    ends, known = scored.threshold_interval(point), found.threshold
+    remark = known.remark or ("" if ends else "too few subjects for an interval")
+    found = replace(found, threshold=replace(known, interval=ends, remark=remark))
     each, alike = (scored.share(accepted, scored.same, people) for people in (False, True))
-    people = None
-    if point.resolvable and each.effective_subjects < alike.effective_subjects / 2:
-        people = replace(tpr, value=alike.value, interval=scored.tpr_interval(point, True))
-    return TprEstimate(
-        point,
-        tpr,
-        Estimate(point.fpr_realised, fpr, point.false_accepts, point.non_mated),
-        Estimate(point.threshold, threshold, remark=unknown, unit="score"),
-        people,
-    )
+    if each.effective_subjects < alike.effective_subjects / 2:
+        interval = scored.tpr_interval(point, True)
+        found = replace(found, alike=replace(found.tpr, value=alike.value, interval=interval))
+    return found
 
 
 def _why(embeddings: Embeddings, pairs: Pairs, pair: int) -> str:

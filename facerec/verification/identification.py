@@ -24,7 +24,7 @@ from facerec.statistics.identification import (
 from facerec.statistics.influences import ScoredComparisons
 from facerec.statistics.intervals import Interval
 from facerec.statistics.operating_points import Rate
-from facerec.verification.result import TprEstimate
+from facerec.verification.result import Result, TprEstimate
 from facerec.verification.templates import SearchSet, TemplateBench
 
 if TYPE_CHECKING:
@@ -36,23 +36,15 @@ AVERAGED = ("TPIR@FPIR", "rank")
 """Figures that are averaged over the galleries."""
 
 
-@dataclass(frozen=True)
-class IdentificationResult:
+@dataclass(frozen=True, kw_only=True)
+class IdentificationResult(Result):
     """Figures of 1:N, by gallery and averaged over the galleries."""
 
-    name: str
     figures: pd.DataFrame = field(repr=False, compare=False)
     """A tidy table with the key ``gallery``, ``mean`` for averages; see `facerec.report.tidy`."""
     galleries: Mapping[str, int]
     """Entries of each."""
-    notes: tuple[str, ...]
-    """What a reader must know, one sentence each."""
-    flip: bool | None = None
-    """See `facerec.verification.result.VerificationResult`, as for what follows."""
-    align: Mapping[str, Any] | None = None
     score: str = "cosine of template vectors, float32"
-    model: Mapping[str, Any] | None = None
-    source: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the entries of each gallery, and all figures as rows, as JSON types."""
@@ -99,7 +91,7 @@ def identify(
                 mean = Estimate(value, Interval(low, high), remark="limits: means of those of each")
                 rows.append(figure_row(str(what), mean, str(at), bench=name, gallery="mean"))
     sizes = {gallery.name: len(gallery.templates) for gallery in bench.galleries}
-    return IdentificationResult(name, tidy(rows), sizes, tuple(notes))
+    return IdentificationResult(name=name, figures=tidy(rows), galleries=sizes, notes=tuple(notes))
 
 
 def _identify(

@@ -131,11 +131,33 @@ class Failure:
     reason: str
 
 
-@dataclass(frozen=True)
-class VerificationResult:
-    """Everything that verification found on one bench."""
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What was compared, and how."""
 
     name: str
+    notes: tuple[str, ...]
+    """What a reader must know to judge the figures, one sentence each."""
+    score: str = "cosine of raw embeddings, float32"
+    flip: bool | None = None
+    """Whether the raw embeddings of each image and its mirror image were summed; None: unknown."""
+    align: Mapping[str, Any] | None = None
+    """How faces were found in photos, see `Aligner.describe`; None: images as they are."""
+    model: Mapping[str, Any] | None = None
+    source: Mapping[str, Any] | None = None
+    """Where pairs (or scores) came from: path, SHA-256, format."""
+
+    @property
+    def title(self) -> str:
+        """The bench and, where known, the model."""
+        model = None if self.model is None else self.model.get("name")
+        return self.name if model is None else f"{self.name} · {model}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerificationResult(Result):
+    """Everything that verification found on one bench."""
+
     pairs: Pairs = field(repr=False, compare=False)
     scores: NDArray[np.floating] = field(repr=False, compare=False)
     """Similarity of every pair, ``(n,)``; NaN where there is none."""
@@ -152,22 +174,12 @@ class VerificationResult:
     eer: Estimate
     """On the convex hull of the ROC."""
     failures: tuple[Failure, ...]
-    notes: tuple[str, ...]
-    """What a reader must know to judge the figures, one sentence each."""
     basis: str
     """What the intervals rest on, in a few words."""
     subjects: int | None
     """Different subjects in the pairs, if known."""
-    score: str = "cosine of raw embeddings, float32"
     items: NDArray[np.str_] | None = field(default=None, repr=False, compare=False)
     """Ids of the images or templates, ``(m,)``."""
-    flip: bool | None = None
-    """Whether the raw embeddings of each image and its mirror image were summed; None: unknown."""
-    align: Mapping[str, Any] | None = None
-    """How faces were found in photos, see `Aligner.describe`; None: images as they are."""
-    model: Mapping[str, Any] | None = None
-    source: Mapping[str, Any] | None = None
-    """Where pairs (or scores) came from: path, SHA-256, format."""
     metrics: Mapping[str, Estimate] = field(default_factory=dict)
     """Further figures by name: those without an interval, as d′ and least costs; raw norms of the
     images of all pairs; the cost of a calibration."""

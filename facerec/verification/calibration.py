@@ -407,23 +407,17 @@ class _Cells:
             counts[first : first + size] += flat.reshape(size, CELLS).astype(np.int32)
 
 
-def count_scores(
-    vectors: ArrayLike,
-    subjects: ArrayLike,
-    *,
-    device: str = "cpu",
-) -> ScoreCounts:
+def count_scores(vectors: ArrayLike, subjects: ArrayLike) -> ScoreCounts:
     """Compare every image with every other and count the scores by subject.
 
     Args:
         vectors: raw embeddings, ``(N, D)``.
         subjects: of the images, ``(N,)``.
-        device: where scores are computed.
 
     Raises:
         MetricError: no mated or no non-mated pair of usable images.
     """
-    sample = Sample(vectors, subjects, choose_device(device))
+    sample = Sample(vectors, subjects, choose_device("cpu"))
     kernels = sample.tiles.visit(lambda: _Cells(sample), "comparing")
     return ScoreCounts(total(kernels, "mated"), total(kernels, "non_mated"), sample.images)
 
@@ -446,7 +440,6 @@ def cross_validate(
     subjects: ArrayLike,
     *,
     folds: int = 10,
-    device: str = "cpu",
     progress: Progress | None = None,
 ) -> tuple[float, float]:
     """Return the Cllr of people whom the calibration does not know, and the least possible there.
@@ -458,7 +451,6 @@ def cross_validate(
         vectors: raw embeddings, ``(N, D)``.
         subjects: of the images, ``(N,)``.
         folds: their number.
-        device: where scores are computed.
         progress: see `facerec.base.progress.Progress`.
 
     Raises:

@@ -28,7 +28,7 @@ from facerec.embedding.onnx_preprocessing import PIXELS, UNSCALED
 from facerec.records.non_faces import SPOILT
 from facerec.statistics.calibration import LikelihoodRatio
 from facerec.statistics.intervals import wilson
-from facerec.statistics.operating_points import OperatingPoint, parse_rate
+from facerec.statistics.operating_points import parse_rate
 
 SCHEMA = "facerec.model_calibration/1"
 
@@ -97,32 +97,6 @@ class Threshold:
     def value(self) -> float:
         """The cosine."""
         return self.threshold
-
-    @classmethod
-    def of(
-        cls,
-        point: OperatingPoint,
-        bench: str,
-        flip: bool,
-        fpr_interval: tuple[float, float],
-        tpr_interval: tuple[float, float],
-        **more: Any,
-    ) -> Threshold:
-        """Return a measured operating point with its intervals."""
-        return cls(
-            bench=bench,
-            fpr=point.target,
-            threshold=point.threshold,
-            fpr_realised=point.fpr_realised,
-            fpr_interval=fpr_interval,
-            false_accepts=(point.false_accepts, point.non_mated),
-            tpr=point.tpr,
-            tpr_interval=tpr_interval,
-            true_accepts=(point.true_accepts, point.mated),
-            reliable=point.reliable,
-            flip=flip,
-            **more,
-        )
 
     @classmethod
     def from_json(cls, row: Any) -> Threshold:

@@ -168,6 +168,17 @@ def malformed(where: str, text: object, expected: str) -> DatasetError:
     )
 
 
+def parse_label(text: str, where: str) -> bool:
+    """Return whether a word of `LABELS`, in any case, is that of a same pair.
+
+    Raises:
+        DatasetError: naming ``where`` another word was found.
+    """
+    if text.lower() not in LABELS:
+        raise malformed(where, text, "a label, 0 or 1,")
+    return LABELS[text.lower()]
+
+
 def parse_number(text: str, where: str, least: int = 0) -> int:
     """Return a decimal number of at most nine digits.
 

@@ -209,7 +209,7 @@ def test_a_deleted_person_leaves_nothing_behind(tmp_path: Path, kind: Any) -> No
     found.search(vectors[:3], 2, index=kind)
     template, path = found.templates[7].copy(), tmp_path / "gallery.npz"
     found.write(path)
-    held, copies = found.templates, [found._rows.coarse(k).held for k in ("int8", "bfloat16")]
+    held, copies = found.templates, [copy_of(found._rows, k).held for k in ("int8", "bfloat16")]
     before = path.read_bytes()
     assert all(piece in before for piece in traces(template, names[7])[:-3])
     assert names[7].encode("utf-32-le") in before

@@ -15,6 +15,7 @@ import pytest
 from helpers.calibrations import toy_calibration
 
 from facerec.base.errors import DatasetError, MetricError, ModelError
+from facerec.cosines.coarse import copy_of
 from facerec.embedding import Embeddings, read_embeddings
 from facerec.galleries import Gallery, Space, find_alarms
 from facerec.galleries import gallery as module

@@ -75,7 +75,7 @@ class Tile:
 
         Args:
             low: edges of W windows, ``(W, R)``, or ``(W, 1)`` for edges that all rows share.
-            high: the same.
+            high: upper edges of the windows, in the same form.
             without: pairs to leave out, ``(R, C)``.
             most: with one window, raise its lower edge to where so many of a row surely are, if
                 that is much more than reach it.

@@ -79,11 +79,11 @@ class Threshold:
     fpr_realised: float
     fpr_interval: tuple[float, float]
     false_accepts: tuple[int, int]
-    """Of how many different pairs."""
+    """Different pairs that are accepted, and how many there are."""
     tpr: float | None
     tpr_interval: tuple[float, float]
     true_accepts: tuple[int, int]
-    """Of how many same pairs."""
+    """Same pairs that are accepted, and how many there are."""
     reliable: bool
     flip: bool
     """Whether the embeddings were sums over image and mirror image."""
@@ -313,7 +313,7 @@ class ModelCalibration:
         """Return its channels, mean and std.
 
         Args:
-            asked: the same; None for what is not asked for.
+            asked: what is asked for, under the same names; None for what is not.
 
         Raises:
             ModelError: what is asked for contradicts it.

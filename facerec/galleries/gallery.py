@@ -115,7 +115,7 @@ class Answer:
     """What the score says of the best candidate; None without a calibration, and for a template of
     several images, of which that says nothing."""
     probability: tuple[float, float, float] | None = None
-    """Of the best candidate by that evidence and the prior, with the limits of its interval."""
+    """Probability of the best candidate by that evidence and the prior, with its limits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,11 +123,11 @@ class Identification:
     """The answers to all probes, each made when it is asked for, and what the threshold means."""
 
     subjects: NDArray[np.str_]
-    """Of the gallery, ``(N,)``."""
+    """Names of the gallery's subjects, ``(N,)``."""
     rows: NDArray[np.int64]
-    """Of each probe's candidates, ``(n, k)``, the best first; −1 without an embedding."""
+    """Rows of each probe's candidates, ``(n, k)``, the best first; −1 without an embedding."""
     scores: NDArray[np.float32]
-    """Theirs, ``(n, k)``."""
+    """Cosines of the candidates, ``(n, k)``."""
     threshold: float | None
     """Score from which on the best one is named; None where none was asked for: nobody is named."""
     fpir: Fpir | None

@@ -119,7 +119,7 @@ class Match:
     other: int
     """Number in B's."""
     cosine: float
-    """Of both templates."""
+    """Cosine of both templates."""
     log_p: float
     """Natural logarithm of the chance that the best of all impostors is as good, or better."""
     expected_false: float
@@ -127,7 +127,7 @@ class Match:
     images: tuple[int, int]
     """Rows of the two images that resemble each other most."""
     image_cosine: float
-    """Their cosine."""
+    """Cosine of these two images."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +163,7 @@ def find_overlap(
 
     Args:
         a: raw embeddings with ids, and perhaps subjects.
-        b: the same, of the same network.
+        b: raw embeddings of the other set, by the same network.
         share: of the proposals that may be false, in (0, 1).
         device: where scores are computed, see `choose_device`.
         names: of both sets, for messages.

@@ -480,8 +480,8 @@ def least_cllr(
     """Return the least Cllr of comparisons counted by cell of the score, ``(CELLS,)`` each.
 
     Args:
-        mated: comparisons in each cell.
-        non_mated: the same.
+        mated: mated comparisons in each cell.
+        non_mated: non-mated comparisons in each cell.
         ends: between which log-likelihood ratios must lie.
     """
     there = np.flatnonzero(mated + non_mated)[::-1]

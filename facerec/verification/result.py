@@ -39,8 +39,8 @@ class TprEstimate:
 
     point: OperatingPoint
     tpr: Estimate
-    """Its interval allows for the uncertainty of the threshold; no value where the target is not
-    resolvable."""
+    """TPR, whose interval allows for the uncertainty of the threshold; no value where the target
+    is not resolvable."""
     fpr: Estimate
     threshold: Estimate
     """No interval if the target is not resolvable, or if there are too few subjects."""
@@ -168,7 +168,7 @@ class VerificationResult(Result):
     accuracy: AccuracyEstimate | None
     """None for a protocol without folds."""
     compatible: AccuracyEstimate | None
-    """As InsightFace computes it, if asked for; its interval takes pairs as independent."""
+    """Accuracy by InsightFace's rule, if asked for; its interval takes pairs as independent."""
     points: tuple[TprEstimate, ...]
     auc: Estimate
     eer: Estimate

@@ -98,7 +98,8 @@ for start in range(0, searches, 50_000):
         order = np.argsort(-table, axis=1, kind="stable")[:, :5]
         differ += np.count_nonzero((order != columns[part]).any(axis=1) | (
             np.take_along_axis(table, order, axis=1) != values[part]).any(axis=1))
-print(json.dumps({"pairs": found.mated + found.non_mated, "wrong": wrong, "differ": int(differ)}))
+counts = {"pairs": found.mated + found.non_mated, "wrong": int(wrong), "differ": int(differ)}
+print(json.dumps(counts))
 """
 
 DIMENSIONS = 512

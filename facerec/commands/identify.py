@@ -20,10 +20,11 @@ from facerec.commands.embedder import LENIENT, Embedder
 from facerec.commands.enroll import people_words, print_expired
 from facerec.report import words
 from facerec.report.progress import progress_bar
-from facerec.statistics.operating_points import Rate, parse_rate
+from facerec.statistics.operating_points import parse_rate
 
 if TYPE_CHECKING:
     from facerec.galleries.gallery import Identification
+    from facerec.galleries.threshold import Fpir
 
 _SHOWN = 20
 
@@ -99,32 +100,29 @@ def identify(
     if old is not None and threshold is not None:
         raise FacerecError("cosines of two networks have no threshold in common; give --fpir")
     console = Console(highlight=False, soft_wrap=True)
-    paths = [gallery] if old is None else [gallery, old]
-    sides = [Gallery.read(path) for path in paths]
-    space = sides[0].space
+    sides = {path: Gallery.read(path) for path in (gallery, old) if path is not None}
+    space = sides[gallery].space
     if bridge is not None:
-        known = Bridge.read(bridge)
-        sides[-1], space = sides[-1].translated(known), known.new
-    if old is not None:
-        space.check(sides[0].space, str(gallery), "bridge")
+        known, last = Bridge.read(bridge), old or gallery
+        sides[last], space = sides[last].translated(known), known.new
     if strangers is not None:
         others = embedder.read(strangers, console, space)
         if (usable := len(others.vectors) - len(others.failures)) < FEWEST:
             raise DatasetError(f"{strangers}: {usable} usable photos of strangers; give {FEWEST}")
-        sides[-1].calibrate(others, where=str(strangers))
-    rate: Rate | None = None if threshold is not None else fpir or "1e-2"
+        sides[last].calibrate(others, where=str(strangers))
     if old is not None:
-        rate = parse_rate(fpir or "1e-2") / 2
-    points = []
-    for path, side in zip(paths, sides, strict=True):
+        space.check(sides[gallery].space, str(gallery), "bridge")
+    rate = None if threshold is not None else parse_rate(fpir or "1e-2") / len(sides)
+    points: list[Fpir | None] = []
+    for path, side in sides.items():
         people = people_words(len(side.current()))
         console.print(f"gallery {path}: {people}, {side.space.name}")
         print_expired(side, path, console)
         if not len(side.current()):
             raise DatasetError(f"{path}: nobody is enrolled, so nobody can be found; enrol people")
-        point = None
+        points.append(None)
         try:  # before the images are embedded
-            point = side.point(rate, threshold)
+            points[-1] = side.point(rate, threshold)
         except MetricError as problem:
             if fpir is not None:
                 raise
@@ -135,7 +133,6 @@ def identify(
                 "photos of other people",
                 style="yellow",
             )
-        points.append(point)
     probes = embedder.read(images, console, space, every_face=face == "all")
     assert probes.ids is not None  # the readers see to that
     names = probes.ids.tolist()
@@ -151,40 +148,28 @@ def identify(
                 where=str(images),
                 progress=progress,
             )
-            for side, point in zip(sides, points, strict=True)
+            for side, point in zip(sides.values(), points, strict=True)
         ]
     if json is not None:  # first, as the reader of a pipe may go away
         places = probes.faces or [PhotoFace(name) for name in names]
-        documents = [
-            {
-                "gallery": {
-                    "path": str(path),
-                    "people": len(one.subjects),
-                    "expired": len(side.expired),
-                    "model": side.space.model,
-                },
-                "score": "cosine",
-                "threshold": one.threshold,
-                "fpir": None if one.fpir is None else one.fpir.to_json(),
-                "answers": [
-                    {**place._asdict(), **asdict(answer)}
-                    for place, answer in zip(places, one, strict=True)
-                ],
-            }
-            for path, side, one in zip(paths, sides, found, strict=True)
-        ]
+        documents = []
+        for path, one in zip(sides, found, strict=True):
+            about = {"path": str(path), "people": len(one.subjects)}
+            about |= {"expired": len(sides[path].expired), "model": sides[path].space.model}
+            told = None if one.fpir is None else one.fpir.to_json()
+            answers = [{**p._asdict(), **asdict(a)} for p, a in zip(places, one, strict=True)]
+            searched = {"gallery": about, "score": "cosine", "threshold": one.threshold}
+            documents.append({**searched, "fpir": told, "answers": answers})
         document = {"facerec": facerec.__version__, **documents[0]}
         document |= {"old": documents[1]} if old is not None else {}
         write_json(json, document, private=True)
         console.print(f"answers: {json}")
     faces = sum(place.face is not None for place in probes.faces)
-    for path, one in zip(paths, found, strict=True):
+    for path, one in zip(sides, found, strict=True):
         console.print(f"gallery {path}:" if old is not None else "", end="\n" * (old is not None))
         _print(one, names, faces, console)
         if among is not None and not any(answer.probability for answer in one):
-            why = (
-                "the gallery has none; it takes that of a calibrated --model when it enrols photos"
-            )
+            why = "the gallery has none; it takes that of a calibrated --model that enrols photos"
             if one.score_calibration is not None:
                 why = "the calibration is of pairs of photos, and templates of several score higher"
             console.print(f"no likelihood ratio, and so no probability: {why}", style="yellow")

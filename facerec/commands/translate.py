@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def translate(
     old: tyro.conf.Positional[Path],
     new: tyro.conf.Positional[Path],
+    gallery: Path,
     out: Path,
-    gallery: Path | None = None,
 ) -> None:
     """Let a new network search a gallery of the old one, and say first what that costs.
 
@@ -39,20 +39,17 @@ def translate(
     Args:
         old: embeddings of the bridge's photos by the old network, as facerec embed writes them.
         new: embeddings of the same photos, by their ids, by the new network.
-        out: the bridge, an .npz file; nobody's embedding is in it.
-        gallery: the gallery that will be searched: the bridge must be of its model, and people who
-            are in both, by their embeddings, are left out of the bridge, and named.
+        gallery: that will be searched, of the old network; people of the bridge who are in it, by
+            their embeddings, are named and left out of the bridge.
+        out: the bridge, an .npz file for its owner alone; nobody's embedding is in it.
     """
     from facerec.embedding.file import read_embeddings
     from facerec.galleries.bridge import Bridge
 
     console = Console(highlight=False, soft_wrap=True)
-    sides = [DEFAULT.known(read_embeddings(path), console) for path in (old, new)]
-    if gallery is None:
-        console.print("without --gallery nobody knows whether its people are in the bridge")
-    else:
-        sides[0] = _without_enrolled(sides[0], old, gallery, console)
-    bridge = Bridge.build(sides[0], sides[1], (str(old), str(new)))
+    mine, theirs = (DEFAULT.known(read_embeddings(path), console) for path in (old, new))
+    mine = _not_enrolled(mine, old, gallery, console)
+    bridge = Bridge.build(mine, theirs, f"{old} and {new}")
     bridge.write(out)
     price = bridge.price
     console.print(
@@ -61,15 +58,14 @@ def translate(
         style="bold",
     )
     console.print(f"missed at FPR {price.fpr:.2g}, among people whom the map has not seen:")
-    ways = ("stay", price.old), ("translate", price.translated), ("enrol anew", price.anew)
-    for way, missed in ways:
+    ways = {"stay": price.old, "translate": price.translated, "enrol anew": price.anew}
+    for way, missed in ways.items():
         share = words.percent(missed / price.mated)
         console.print(f"  {way:<10} {missed:,} of {price.mated:,} pairs of one person, {share}")
     said = f"{words.UNRESOLVED}: too few are missed; bridge more people, or harder photos"
     if price.ratio is not None and price.low is not None and price.high is not None:
-        advice = "which of both misses less is open"
-        if not price.low <= 1 <= price.high:
-            advice = "translate" if price.ratio < 1 else "stay, or enrol anew"
+        advice = "stay, or enrol anew" if price.low > 1 else "which of both misses less is open"
+        advice = "translate" if price.high < 1 else advice
         said = f"{price.ratio:.2f} [{price.low:.2f}, {price.high:.2f}]: {advice}"
     console.print(f"misses translated over misses of staying {said}", style="bold")
     console.print(
@@ -78,9 +74,7 @@ def translate(
     )
 
 
-def _without_enrolled(
-    embeddings: Embeddings, where: Path, path: Path, console: Console
-) -> Embeddings:
+def _not_enrolled(mine: Embeddings, where: Path, path: Path, console: Console) -> Embeddings:
     """Return embeddings without the names of people who are in a gallery, which it prints."""
     from facerec.embedding.extraction import Embeddings
     from facerec.embedding.space import Space
@@ -88,17 +82,17 @@ def _without_enrolled(
     from facerec.galleries.overlap import find_overlap
 
     gallery = Gallery.read(path)
-    gallery.space.check(Space.of(embeddings), str(where))
+    gallery.space.check(Space.of(mine), str(where))
     names = gallery.subjects
     enrolled = Embeddings(gallery.templates, gallery.lengths, None, names, names)
-    found = find_overlap(embeddings, enrolled, names=(str(where), str(path)))
+    found = find_overlap(mine, enrolled, names=(str(where), str(path)))
     both = {str(found.a.names[one.subject]): found.b.names[one.other] for one in found.matches}
-    if not both or embeddings.subjects is None:
-        return embeddings
+    if not both or mine.subjects is None:
+        return mine
     console.print(f"{people_words(len(both))} left out, who are probably in the gallery:")
     print_first([f"{one}, enrolled as {other}" for one, other in both.items()], "", console)
-    gone = np.isin(embeddings.subjects, [*both])
-    return replace(embeddings, subjects=np.where(gone, "", embeddings.subjects))
+    gone = np.isin(mine.subjects, [*both])
+    return replace(mine, subjects=np.where(gone, "", mine.subjects))
 
 
 main = partial(run_command, translate)

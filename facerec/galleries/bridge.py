@@ -41,9 +41,6 @@ FEWEST = 100
 FPR = 1e-3
 """At which misses are compared, or the lowest at which `RULE_OF_30` pairs of strangers match."""
 
-FEWEST_MISSES = 10
-"""Of either side, below whose number their ratio is not told."""
-
 _WEIGHTS = [float(10.0**power) for power in np.arange(-2, 3, 0.5)]
 
 _FOLDS = 10
@@ -52,6 +49,9 @@ _MET = 1000
 """Photos of a fold that meet each other at most."""
 
 _Array = NDArray[np.float64]
+_Numbers = NDArray[np.int64]
+_Way = Sequence[tuple[_Array, _Array]]
+"""Mated and non-mated scores of each fold."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Price:
     anew: int
     """Missed by the new network: as if everybody were enrolled anew."""
     ratio: float | None
-    """Translated over old; None where fewer than `FEWEST_MISSES` of either are missed."""
+    """Translated over old; None where fewer than `RULE_OF_30` of either are missed."""
     low: float | None
     high: float | None
     """Limits of its 95 % interval, over people."""
@@ -88,24 +88,22 @@ class Bridge:
     price: Price
 
     @classmethod
-    def build(
-        cls, old: Embeddings, new: Embeddings, where: tuple[str, str] = ("old", "new")
-    ) -> Bridge:
+    def build(cls, old: Embeddings, new: Embeddings, where: str = "old and new") -> Bridge:
         """Return the map that photos teach which both networks embedded.
 
         Args:
             old: of the old network, with ids and subjects.
             new: of the new one, where the ids are those of the same photos.
-            where: both come from.
+            where: they come from, both names.
 
         Raises:
             ModelError: both are of one network.
-            DatasetError: too few people, nobody is named, or two photos have one id.
+            DatasetError: too few people are named, or two photos have one id.
         """
         spaces = Space.of(old), Space.of(new)
         if spaces[0] == spaces[1]:
             raise ModelError(
-                f"{' and '.join(where)} are of one network, {spaces[0].name}, so there is nothing "
+                f"{where} are of one network, {spaces[0].name}, so there is nothing "
                 "to translate; embed the photos with the old network and with the new one"
             )
         entries, probes, who = _same_photos(old, new, where)
@@ -120,8 +118,9 @@ class Bridge:
             return _unit(found)
 
         weight = max(_WEIGHTS, key=lambda weight: float((mapped(weight) * entries).sum()))
+        met = [fold[:_MET] for fold in folds]
         ways = (entries, entries), (mapped(weight), entries), (probes, probes)
-        price = _price([[_scores(*way, who, fold[:_MET]) for fold in folds] for way in ways])
+        price = _price([[_scores(p[f], e[f], who[f]) for f in met] for p, e in ways])
         matrix = _ridge(gram, cross, weight).astype(np.float32)
         return cls(*spaces, matrix, Price(int(who[-1]) + 1, len(who), *price))
 
@@ -163,35 +162,30 @@ class Bridge:
             ) from problem
 
 
-def _same_photos(
-    old: Embeddings, new: Embeddings, where: tuple[str, str]
-) -> tuple[_Array, _Array, NDArray[np.int64]]:
+def _same_photos(old: Embeddings, new: Embeddings, where: str) -> tuple[_Array, _Array, _Numbers]:
     """Return the unit embeddings of photos that both have, old and new, and who is on each.
 
     People have numbers from 0 on, at random, and the photos of each follow each other.
     """
-    both = " and ".join(where)
-    if old.ids is None or new.ids is None or old.subjects is None:
-        raise DatasetError(
-            f"{both}: nobody says whose photos these are; embed a folder of PERSON/photo.jpg twice"
-        )
+    assert old.ids is not None and new.ids is not None  # readers see to that
+    names = np.zeros(len(old.ids), "U1") if old.subjects is None else old.subjects
     _, mine, theirs = np.intersect1d(old.ids, new.ids, return_indices=True)
-    usable = ~np.isnan(old.norms[mine] + new.norms[theirs]) & (old.subjects[mine] != "")
+    usable = ~np.isnan(old.norms[mine] + new.norms[theirs]) & (names[mine] != "")
     mine, theirs = mine[usable], theirs[usable]
     if old.digests is not None and new.digests is not None:
         if (odd := old.digests[mine] != new.digests[theirs]).any():
             raise DatasetError(
-                f"{both}: {str(old.ids[mine][odd][0])!r} is another photo in each; embed the same "
+                f"{where}: {str(old.ids[mine][odd][0])!r} is another photo in each; embed the same "
                 "photos with both networks"
             )
         # A photo that is there twice may be in two folds, and make the price too good.
         once = np.unique(old.digests[mine], return_index=True)[1]
         mine, theirs = mine[once], theirs[once]
-    _, who, photos = np.unique(old.subjects[mine], return_inverse=True, return_counts=True)
+    _, who, photos = np.unique(names[mine], return_inverse=True, return_counts=True)
     if (several := int((photos > 1).sum())) < FEWEST:
         raise DatasetError(
-            f"{both}: {several:,} people have two photos or more that are in both, and a bridge "
-            f"needs {FEWEST}; embed more photos of other people with both networks"
+            f"{where}: {several:,} named people have two photos or more that are in both, and a "
+            f"bridge needs {FEWEST}; embed more photos of other people with both networks"
         )
     who = np.random.default_rng(0).permutation(len(photos))[who]
     order = np.argsort(who, kind="stable")
@@ -199,36 +193,33 @@ def _same_photos(
 
 
 def _ridge(gram: _Array, cross: _Array, weight: float) -> _Array:
-    return np.linalg.solve(gram + weight * np.eye(len(gram)), cross)
+    return np.asarray(np.linalg.solve(gram + weight * np.eye(len(gram)), cross), np.float64)
 
 
 def _unit(rows: NDArray[np.floating]) -> _Array:
     return np.asarray(rows / row_norms(rows)[:, None], np.float64)
 
 
-def _scores(
-    probes: _Array, entries: _Array, who: NDArray[np.int64], fold: NDArray[np.int64]
-) -> tuple[_Array, _Array]:
-    """Return the scores of the pairs of a fold's photos, mated and non-mated."""
-    rows, columns = np.triu_indices(len(fold), 1)
-    scores = (probes[fold] @ entries[fold].T)[rows, columns]
-    same = who[fold][rows] == who[fold][columns]
+def _scores(probes: _Array, entries: _Array, who: _Numbers) -> tuple[_Array, _Array]:
+    """Return the scores of all pairs of some photos, mated and non-mated."""
+    rows, columns = np.triu_indices(len(who), 1)
+    scores, same = (probes @ entries.T)[rows, columns], who[rows] == who[columns]
     return scores[same], scores[~same]
 
 
-def _price(ways: Sequence[Sequence[tuple[_Array, _Array]]]) -> tuple[Any, ...]:
+def _price(ways: Sequence[_Way]) -> tuple[Any, ...]:
     """Return the fields of a price, from scores of old, translated and new photos by fold."""
     mated, others = (sum(len(fold[kind]) for fold in ways[0]) for kind in (0, 1))
     fpr = max(FPR, min(RULE_OF_30 / max(others, 1), 1.0))
 
-    def misses(way: Sequence[tuple[_Array, _Array]], left_out: int = -1) -> int:
+    def misses(way: _Way, left_out: int = -1) -> int:
         kept = [fold for number, fold in enumerate(way) if number != left_out]
         same, different = (np.concatenate(side) for side in zip(*kept, strict=True))
         point = tpr_at_fpr(same, different, fpr)
         return point.mated - point.true_accepts
 
     missed = old, translated, _ = [misses(way) for way in ways]
-    if min(old, translated) < FEWEST_MISSES:
+    if min(old, translated) < RULE_OF_30:
         return fpr, mated, *missed, None, None, None
     # The grouped jackknife, on the scale of logarithms.
     parts = [[max(misses(way, fold), 0.5) for fold in range(_FOLDS)] for way in ways[:2]]

@@ -69,8 +69,8 @@ def translate(
         said = f"{price.ratio:.2f} [{price.low:.2f}, {price.high:.2f}]: {advice}"
     console.print(f"misses translated over misses of staying {said}", style="bold")
     console.print(
-        "that holds for photos like those of the bridge; its people give no threshold (theirs has "
-        ".3 to 4 times the FPIR that it promises): name your own to facerec identify --strangers"
+        "that holds for photos like those of the bridge; its people give no threshold, for theirs "
+        "may have several times the FPIR that it promises: name facerec identify --strangers"
     )
 
 

@@ -9,7 +9,7 @@ RUN apt-get update \
     && apt-get install --yes --no-install-recommends libgl1 libglib2.0-0 \
     && rm -rf /var/lib/apt/lists/*
 
-# Without it PyTorch comes with CUDA, which takes gigabytes.
+# Without it PyTorch comes with CUDA 13, which takes gigabytes.
 ARG TORCH_INDEX=""
 ENV PIP_EXTRA_INDEX_URL=$TORCH_INDEX
 WORKDIR /source

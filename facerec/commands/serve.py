@@ -37,10 +37,11 @@ def serve(
 ) -> None:
     """Serve embeddings and comparisons of faces over HTTP, and a gallery.
 
-    POST /v1/embed and /v1/verify take multipart forms, with a gallery also /v1/enroll, /v1/identify
-    and /v1/delete; GET /healthz and /metrics tell the state. Every request is a line on stderr,
-    without images or names. Pages of other sites are refused, and changes of the gallery may take a
-    token. There is no other access control: put the service behind a proxy that has one.
+    POST /v1/embed, /v1/faces and /v1/verify take multipart forms or JSON, with a gallery also
+    /v1/enroll, /v1/identify, /v1/rename and /v1/delete; GET /v1/people lists it; GET /healthz and
+    /metrics tell the state. Every request is a line on stderr, without images or names. Pages of
+    other sites are refused, and changes of the gallery may take a token. There is no other access
+    control: put the service behind a proxy that has one.
 
     Args:
         model: a bundle, an .onnx or .safetensors file, the folder of a run, or hf://OWNER/NAME.

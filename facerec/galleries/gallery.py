@@ -328,15 +328,7 @@ class Gallery:
         Raises:
             DatasetError: there is no such subject.
         """
-        rows = self.rows_of(np.array([same_name(subject) for subject in subjects], np.str_))
-        if (rows < 0).any():
-            unknown = subjects[int(rows.argmin())]
-            names = {name.casefold(): name for name in self.subjects.tolist()}
-            near = difflib.get_close_matches(unknown.casefold(), names, 1)
-            raise DatasetError(
-                f"{unknown!r} is not in the gallery of {len(self):,} people; "
-                + (f"is {names[near[0]]!r} meant?" if near else "check the name")
-            )
+        rows = self._rows_of_people(*subjects)
         # In place, block by block: a copy of a large gallery may not fit into memory.
         if self._rows is not None:
             self._rows.erase()
@@ -347,6 +339,33 @@ class Gallery:
         self.templates[len(kept) :] = 0
         self.templates = self.templates[: len(kept)]
         self._leave_out(rows)
+
+    def rename(self, subject: str, name: str) -> None:
+        """Give a subject another name; template, dates, photos and calibration scores stay theirs.
+
+        `write` then leaves no byte of the old one in the file.
+
+        Raises:
+            DatasetError: there is no such subject, or there is one of the other name.
+        """
+        (row,) = self._rows_of_people(subject)
+        if name in self:
+            raise DatasetError(f"{name!r} is in the gallery already; choose another name")
+        names = self.subjects.tolist()
+        names[row] = same_name(name)
+        self.subjects, self._current = np.array(names, np.str_), None
+
+    def _rows_of_people(self, *subjects: str) -> NDArray[np.int64]:
+        rows = self.rows_of(np.array([same_name(subject) for subject in subjects], np.str_))
+        if (rows < 0).any():
+            unknown = subjects[int(rows.argmin())]
+            names = {name.casefold(): name for name in self.subjects.tolist()}
+            near = difflib.get_close_matches(unknown.casefold(), names, 1)
+            raise DatasetError(
+                f"{unknown!r} is not in the gallery of {len(self):,} people; "
+                + (f"is {names[near[0]]!r} meant?" if near else "check the name")
+            )
+        return rows
 
     def _leave_out(self, rows: NDArray[np.int64]) -> None:
         """Take subjects out of everything but the templates."""

@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 import uvicorn
-from fastapi import Depends, FastAPI, Request
+from fastapi import Depends, FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -40,18 +41,29 @@ log = logging.getLogger("facerec.service")
 GRACE = 3
 """Seconds in which whole requests are answered after the service is told to end."""
 
-_IMAGES = {"type": "array", "items": {"type": "string", "format": "binary"}}
-_SUBJECT = {"type": "string", "description": "name of the person"}
-_FORMS: dict[str, dict[str, Any]] = {
-    "/v1/embed": {"images": _IMAGES},
-    "/v1/verify": {"images": _IMAGES},
-    "/v1/enroll": {"images": _IMAGES, "subject": _SUBJECT},
-    "/v1/identify": {"images": _IMAGES},
-    "/v1/delete": {"subject": _SUBJECT},
+_FORMS = {
+    "/v1/embed": ["images"],
+    "/v1/faces": ["images"],
+    "/v1/verify": ["images"],
+    "/v1/enroll": ["images", "subject"],
+    "/v1/identify": ["images"],
+    "/v1/rename": ["subject", "new_subject"],
+    "/v1/delete": ["subject"],
 }
-"""Paths, and what OpenAPI says of the fields of their forms."""
+"""Paths, and the fields of their forms."""
 
-_FACES = {"/v1/identify": "all", "/v1/enroll": None}
+_PATHS = (*_FORMS, "/v1/people", "/healthz", "/metrics")
+
+# Whoever reads or changes who is known shows the token.
+_BY_TOKEN = ("/v1/enroll", "/v1/rename", "/v1/delete", "/v1/people")
+
+_IMAGES: dict[str, dict[str, Any]] = {
+    "multipart/form-data": {"format": "binary"},
+    "application/json": {"contentEncoding": "base64", "examples": ["/9j/4AAQSkZJRgABAQEA…"]},
+}
+"""What OpenAPI says of an image, by the kind of body."""
+
+_FACES = {"/v1/faces": "all", "/v1/identify": "all", "/v1/enroll": None}
 """Paths that take other faces than the largest one of each image, see `decode_faces`."""
 
 _HEADERS = {
@@ -88,9 +100,10 @@ class Service:
         # thread. Changes and searches of the gallery take turns.
         names = ("crops", "photos", "answers")
         self._threads = {name: ThreadPoolExecutor(1, name) for name in names}
-        self._works = {"/v1/embed": self._show, "/v1/verify": self._compare}
-        for name in ("enroll", "identify", "delete") if gallery else ():
-            self._works[f"/v1/{name}"] = getattr(gallery, name)
+        own = {"embed": self._show, "faces": self._list, "verify": self._compare}
+        self.works: dict[str, Callable[..., Any]] = {f"/v1/{name}": own[name] for name in own}
+        for name in ("enroll", "identify", "rename", "delete", "people") if gallery else ():
+            self.works[f"/v1/{name}"] = getattr(gallery, name)
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
@@ -105,9 +118,7 @@ class Service:
 
     async def answer(self, request: Request) -> Response:
         """Answer a form: with embeddings, a comparison, or what the gallery says."""
-        if request.url.path not in self._works:
-            raise Refusal(501, "the service has no gallery; start it with --gallery FILE")
-        names = list(_FORMS[request.url.path])
+        names = _FORMS[request.url.path]
         most = self.bounds.max_images + ("subject" in names)
         async with self.bodies.whole(request, most) as fields:
             with self._batcher.places(1):  # before anything is decoded
@@ -118,6 +129,13 @@ class Service:
                     late = "the service is too busy to answer in time; try again in a second"
                     raise Refusal(503, late) from error
         return JSONResponse({**found, "contract": self.contract})
+
+    async def people(
+        self, offset: int = Query(0, ge=0), limit: int = Query(100, ge=1, le=1000)
+    ) -> dict[str, Any]:
+        """Tell who is in the gallery, and what it is of."""
+        found = await self._run("answers", self.works["/v1/people"], offset, limit)
+        return {**found, "contract": self.contract}
 
     async def _answer(self, request: Request, fields: Fields, names: list[str]) -> dict[str, Any]:
         path = request.url.path
@@ -134,11 +152,17 @@ class Service:
             with self._batcher.places(len(faces) - 1):
                 vectors = await self._batcher.embed(faces)
         # What is begun is done, whether or not it is late.
-        found = await self._run("answers", self._works[path], vectors, form, places)
+        found = await self._run("answers", self.works[path], vectors, form, places)
         return {**found, "notes": [*notes, *found.get("notes", ())]}
 
     def _show(self, vectors: Vectors, form: Form, places: Places) -> dict[str, Any]:
         return {"embeddings": vectors.tolist(), "embedding_size": vectors.shape[1]}
+
+    def _list(self, vectors: Vectors, form: Form, places: Places) -> dict[str, Any]:
+        scores = map(self.recognizer.face_score, vectors)
+        every = zip(places, scores, vectors.tolist(), strict=True)
+        faces = [{**at, "face_score": score, "embedding": raw} for at, score, raw in every]
+        return {"faces": faces, "embedding_size": vectors.shape[1]}
 
     def _compare(self, vectors: Vectors, form: Form, places: Places) -> dict[str, Any]:
         if len(vectors) != 2:
@@ -183,7 +207,7 @@ class Service:
             log.error("%s in %s, line %s", type(error).__name__, place.filename, place.lineno)
             response = answer_error(500, "the service failed on this request; see its log")
         path, method, seconds = request.url.path, request.method, time.monotonic() - began
-        path = path if path in (*_FORMS, "/healthz", "/metrics") else "other"
+        path = path if path in _PATHS else "other"
         method = method if method in ("GET", "HEAD", "POST", "OPTIONS") else "other"
         self.metrics.seconds.labels(path, str(response.status_code)).observe(seconds)
         images = getattr(request.state, "images", 0)
@@ -200,10 +224,21 @@ def answer_error(status: int, sentence: str) -> JSONResponse:
 async def refuse(request: Request, error: Exception) -> Response:
     """Answer what cannot be done, in one sentence."""
     if isinstance(error, HTTPException):
-        sentence = f"{error.detail}: this service has {', '.join(_FORMS)}, /healthz, /metrics"
+        sentence = f"{error.detail}: this service has {', '.join(_PATHS)}"
         return answer_error(error.status_code, sentence)
+    if isinstance(error, RequestValidationError):
+        wrong = error.errors()[0]
+        return answer_error(400, f"{wrong['loc'][-1]}: {wrong['msg'].lower()}")
     status = 422 if isinstance(error, ImageError) else getattr(error, "status", 507)
     return answer_error(status, str(error))
+
+
+def _describe(fields: list[str], image: dict[str, Any]) -> dict[str, Any]:
+    """Return what OpenAPI says of a body."""
+    name = {"type": "string", "examples": ["somebody"]}
+    images = {"type": "array", "items": {"type": "string", **image}}
+    properties = {field: images if field == "images" else name for field in fields}
+    return {"schema": {"type": "object", "required": fields, "properties": properties}}
 
 
 def create_app(service: Service, access: Access) -> FastAPI:
@@ -211,10 +246,12 @@ def create_app(service: Service, access: Access) -> FastAPI:
 
     async def check(request: Request) -> None:
         access.check_site(request)
-        if request.url.path in ("/v1/enroll", "/v1/delete"):
+        if request.url.path in _BY_TOKEN:
             access.check_token(request)
+        if request.url.path not in service.works:
+            raise Refusal(501, "the service has no gallery; start it with --gallery FILE")
 
-    refused = (Refusal, ImageError, DatasetError, HTTPException)
+    refused = (Refusal, ImageError, DatasetError, HTTPException, RequestValidationError)
     app = FastAPI(
         title="facerec",
         version=facerec.__version__,
@@ -223,10 +260,12 @@ def create_app(service: Service, access: Access) -> FastAPI:
         redoc_url=None,
         exception_handlers=dict.fromkeys(refused, refuse),
     )
+    own: dict[str, Any] = {"dependencies": [Depends(check)]}
     for path, fields in _FORMS.items():
-        form = {"schema": {"type": "object", "required": list(fields), "properties": fields}}
-        body = {"requestBody": {"content": {"multipart/form-data": form}}}
-        app.post(path, name=path, dependencies=[Depends(check)], openapi_extra=body)(service.answer)
+        content = {kind: _describe(fields, image) for kind, image in _IMAGES.items()}
+        body = {"requestBody": {"required": True, "content": content}}
+        app.post(path, name=path, openapi_extra=body, **own)(service.answer)
+    app.get("/v1/people", **own)(service.people)
     for path, state in (("/healthz", service.healthz), ("/metrics", service.expose)):
         app.get(path)(state)
         app.head(path, include_in_schema=False)(state)

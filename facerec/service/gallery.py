@@ -82,12 +82,31 @@ class GalleryFile:
 
     def delete(self, vectors: Vectors, form: Form, places: Places) -> dict[str, Any]:
         """Take a person out, and write the file, which keeps nothing of them."""
-        subject = form.subject
-        if subject not in self.gallery:
-            raise Refusal(404, "nobody of that name is in the gallery")
-        with self._changing():
-            self.gallery.delete(subject)
-        return {"subject": subject, "people": len(self.gallery)}
+        with self._changing(form.subject):
+            self.gallery.delete(form.subject)
+        return {"subject": form.subject, "people": len(self.gallery)}
+
+    def rename(self, vectors: Vectors, form: Form, places: Places) -> dict[str, Any]:
+        """Give a person another name, and write the file, which keeps nothing of the old one."""
+        if form.new_subject in self.gallery:
+            raise Refusal(409, "somebody of the new name is in the gallery; choose another name")
+        with self._changing(form.subject):
+            self.gallery.rename(form.subject, form.new_subject)
+        return {"subject": form.new_subject, "people": len(self.gallery)}
+
+    def people(self, offset: int, limit: int) -> dict[str, Any]:
+        """Return so many people from a number on, in the order of their enrolment."""
+        held, page = self.gallery, slice(offset, offset + limit)
+        columns = (held.subjects, held.images, held.enrolled, held.expires)
+        names = ("subject", "images", "enrolled", "expires")
+        rows = zip(*(column[page].tolist() for column in columns), strict=True)
+        return {
+            "subjects": [dict(zip(names, row, strict=True)) for row in rows],
+            "people": len(held),
+            "expired": held.expired.size,
+            "images": int(held.images.sum()),
+            "space": asdict(held.space),
+        }
 
     def identify(self, vectors: Vectors, form: Form, places: Places) -> dict[str, Any]:
         """Return an answer for each face, and the FPIR of the threshold."""
@@ -132,8 +151,14 @@ class GalleryFile:
         return self._known
 
     @contextlib.contextmanager
-    def _changing(self) -> Iterator[None]:
-        """Write what the block changes; if that fails, the gallery is again what the file holds."""
+    def _changing(self, subject: str | None = None) -> Iterator[None]:
+        """Write what the block changes; if that fails, the gallery is again what the file holds.
+
+        Args:
+            subject: who must be in it.
+        """
+        if subject is not None and subject not in self.gallery:
+            raise Refusal(404, "nobody of that name is in the gallery")
         self._known = None
         try:
             yield

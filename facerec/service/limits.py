@@ -73,8 +73,8 @@ class Access:
     """Addresses of proxies whose X-Forwarded-For says where a request is from; without any the
     header counts for nothing, as anybody can send one."""
     token_file: Path | None = None
-    """File with the token that requests which change the gallery must show; its owner alone may
-    read it."""
+    """File with the token that requests which change the gallery or list its people must show; its
+    owner alone may read it."""
 
     def __post_init__(self) -> None:
         for origin in self.allow_origin:
@@ -86,7 +86,7 @@ class Access:
 
     @functools.cached_property
     def token(self) -> bytes | None:
-        """What whoever changes the gallery must show.
+        """What whoever changes the gallery or lists its people must show.
 
         Raises:
             FacerecError: no file of one line that its owner alone can read.
@@ -125,7 +125,7 @@ class Access:
         scheme, _, shown = request.headers.get("authorization", "").partition(" ")
         given = shown.strip().encode() if scheme.lower() == "bearer" else b""
         if self.token is not None and not hmac.compare_digest(given, self.token):
-            raise Refusal(401, "changes take the token: send Authorization: Bearer TOKEN")
+            raise Refusal(401, "people's names take the token: send Authorization: Bearer TOKEN")
 
 
 ANYBODY = Access()

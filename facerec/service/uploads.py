@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import json
+import re
 import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -23,7 +26,7 @@ from facerec.service.batching import Faces, Metrics
 from facerec.service.limits import Bounds, Refusal
 
 Fields = list[tuple[str, bytes]]
-"""Names and contents of the fields of a form."""
+"""Names and contents of the fields of a form, or of JSON in its place."""
 
 Places = list[dict[str, Any]]
 """Of each face: number of its image, its own number from the largest on, and box in pixels."""
@@ -74,7 +77,7 @@ class Bodies:
         """
         body = _Body(request.client.host if request.client else "")
         kind = request.headers.get("content-type", "")
-        form = parse_form(self._chunks(body, request), kind, most)
+        form = parse_body(self._chunks(body, request), kind, most)
         reader = self._readers[body] = asyncio.create_task(form)
         self.make_room(self._most)
         try:
@@ -136,8 +139,10 @@ class Form(NamedTuple):
     images: list[bytes]
     sizes: list[tuple[int, int]]
     """Height and width of each image, by its header."""
-    subject: str
+    subject: str = ""
     """Name of a person, where the request has one."""
+    new_subject: str = ""
+    """Another name for them."""
 
 
 def read_form(fields: Fields, names: Sequence[str], bounds: Bounds) -> Form:
@@ -157,9 +162,11 @@ def read_form(fields: Fields, names: Sequence[str], bounds: Bounds) -> Form:
         if name not in found:
             raise Refusal(400, f"the form may have {' and '.join(names)}; leave other fields out")
         found[name].append(content)
-    images, subjects = found.get("images", []), found.get("subject")
+    images = found.pop("images", [])
     if not images and "images" in names:
         raise Refusal(400, "the form holds no image; send one or more in fields called images")
+    if len(images) > bounds.max_images:
+        raise Refusal(413, f"a request may hold {bounds.max_images} images; send several requests")
     sizes = [image_size(image, f"image {i}") for i, image in enumerate(images)]
     for i, pixels in enumerate(np.cumsum([height * width for height, width in sizes])):
         if pixels > bounds.max_pixels:
@@ -169,17 +176,16 @@ def read_form(fields: Fields, names: Sequence[str], bounds: Bounds) -> Form:
                 f"{bounds.max_pixels:,} for the images of a request; scale them down, or send "
                 "several requests",
             )
-    subject = "" if subjects is None else _read_name(subjects)
-    return Form(images, sizes, subject)
+    return Form(images, sizes, **{field: _read_name(found[field], field) for field in found})
 
 
-def _read_name(subjects: Sequence[bytes]) -> str:
-    text = subjects[0].decode("utf-8", "replace") if len(subjects) == 1 else ""
+def _read_name(given: Sequence[bytes], field: str) -> str:
+    text = given[0].decode("utf-8", "replace") if len(given) == 1 else ""
     name = same_name(text.strip())
     if not name.isprintable() or "\ufffd" in name or not 0 < len(name) <= NAME_CHARACTERS:
         raise Refusal(
             400,
-            f"name one person in a field called subject, in 1 to {NAME_CHARACTERS} printable "
+            f"name one person in a field called {field}, in 1 to {NAME_CHARACTERS} printable "
             "characters of UTF-8",
         )
     return name
@@ -230,14 +236,19 @@ class _Parser(MultiPartParser):
         self.ended = True
 
 
-async def parse_form(chunks: AsyncGenerator[bytes, None], content_type: str, most: int) -> Fields:
-    """Return the fields of a multipart body as it comes.
+async def parse_body(chunks: AsyncGenerator[bytes, None], content_type: str, most: int) -> Fields:
+    """Return the fields of a multipart body as it comes, or of a JSON object once it is there.
 
     Raises:
         Refusal: another kind of body, a damaged one, or more than so many fields.
+        ImageError: an image that is no base64, in JSON.
     """
-    if content_type.partition(";")[0].strip().lower() != "multipart/form-data":
-        raise Refusal(415, "send multipart/form-data, with fields called images or subject")
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind == "application/json":
+        return _parse_json(b"".join([chunk async for chunk in chunks]), most)
+    if kind != "multipart/form-data":
+        kinds = "multipart/form-data or application/json"
+        raise Refusal(415, f"send {kinds}, with fields called images or subject")
     # Of what it reads as Latin-1, the last of several charsets, the bytes can be had again.
     headers = Headers({"content-type": f"{content_type}; charset=latin-1"})
     parts = dict.fromkeys(("max_files", "max_fields"), most + 1)
@@ -251,9 +262,40 @@ async def parse_form(chunks: AsyncGenerator[bytes, None], content_type: str, mos
     except (MultiPartException, UnicodeError):  # the latter for names that are no UTF-8
         parser.ended = False
     if len(parser.items) > most:
-        raise Refusal(413, f"a form may hold {most} fields; send several requests")
+        raise Refusal(413, f"a request may hold {most} fields; send several requests")
     if not parser.ended:
         raise Refusal(
             400, "the multipart body is malformed, or ends before its last boundary; send it again"
         )
     return fields
+
+
+def _parse_json(body: bytes, most: int) -> Fields:
+    """Return the fields of a JSON object, in which a list stands for several of one name."""
+    # A request needs few of these, and base64 none: nothing nests, or becomes many objects.
+    if sum(map(body.count, (b"[", b"{", b","))) > 3 * (most + NAME_CHARACTERS):
+        raise Refusal(413, f"a request may hold {most} texts; send several requests")
+    try:
+        pairs = json.loads(body.decode(), object_pairs_hook=tuple)  # a name may be there twice
+        if not isinstance(pairs, tuple):
+            raise TypeError
+        return [
+            (name, _decode(text, i) if name == "images" else text.encode("utf-8", "surrogatepass"))
+            for name, value in pairs
+            for i, text in enumerate([value] if isinstance(value, str) else value)
+        ]
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise Refusal(
+            400,
+            "the body is no JSON object of texts in UTF-8; send images as a list of them in "
+            "base64, and a name as one",
+        ) from error
+
+
+def _decode(text: str, number: int) -> bytes:
+    """Return what base64 stands for, with or without line breaks and ``data:…,`` before it."""
+    code = re.sub("^data:[^,]*,", "", text).encode().translate(None, b" \t\r\n")
+    try:
+        return base64.b64decode(code, validate=True)
+    except ValueError as error:
+        raise ImageError(f"image {number}: no base64 ({error}); send its bytes so") from error

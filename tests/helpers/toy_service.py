@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 import time
 from collections.abc import Callable
@@ -70,6 +71,16 @@ def form(
         text = subject if isinstance(subject, bytes) else subject.encode()
         fields.append(("subject", (None, text)))
     return fields
+
+
+def as_json(fields: list[tuple[str, tuple[str | None, bytes]]]) -> dict[str, list[str]]:
+    """Return what `form` made as JSON has it."""
+    body: dict[str, list[str]] = {}
+    for name, (_, content) in fields:
+        image = name.startswith("image")
+        text = base64.b64encode(content) if image else content
+        body.setdefault(name, []).append(text.decode())
+    return body
 
 
 def counts(client: Any) -> dict[str, float]:

@@ -21,7 +21,7 @@ from helpers.toy_files import encode, png_header
 from hypothesis import given
 from hypothesis import strategies as st
 
-from facerec.base.errors import ModelError
+from facerec.base.errors import ImageError, ModelError
 from facerec.embedding.align import Detector, align_face, face_template
 from facerec.embedding.recognizer import FaceRecognizer
 from facerec.service.limits import Access, Refusal
@@ -29,6 +29,7 @@ from tests.helpers.toy_service import (
     LFW,
     Gate,
     Patches,
+    as_json,
     connect,
     counts,
     faces,
@@ -52,6 +53,12 @@ def test_embeddings_are_those_of_the_recognizer(client: Any) -> None:
     files = [("images", ("x.gif", JPEG, "image/gif")), ("images", ("x", FACE, "text/x"))]
     alone = client.post("/v1/embed", files=files).json()["embeddings"]
     np.testing.assert_array_equal(np.float32(alone), recognizer.embed([JPEG, FACE]))
+    # So does base64, as browsers and mail programs write it too.
+    jpeg, face = as_json(form(JPEG, FACE))["images"]
+    lines = f"{face[:76]}\r\n{face[76:]}\n"
+    for sent in ([jpeg, face], [f"data:image/jpeg;base64,{jpeg}", lines]):
+        assert client.post("/v1/embed", json={"images": sent}).json()["embeddings"] == alone
+    assert client.post("/v1/embed", json={"images": jpeg}).json()["embeddings"] == alone[:1]
 
 
 def test_faces_in_photos_are_found(client: Any) -> None:
@@ -165,7 +172,7 @@ MULTIPART = {"Content-Type": "multipart/form-data; boundary=x"}
         (form(FACE[:-100]), 422, "does not decode"),
         (form(png_header(6_000, 5_000)), 413, "image 0: it has 5,000×6,000 pixels"),
         (form(png_header(60_000, 50_000)), 422, "image 0: "),  # a bomb
-        (form(*[FACE] * 5), 413, "hold 4 fields"),
+        (form(*[FACE] * 5), 413, "hold 4"),
         (form(b"x" * 3_000_000), 413, "200,000 bytes"),
         (form(FACE, field="image"), 400, "may have images"),
     ],
@@ -174,36 +181,82 @@ MULTIPART = {"Content-Type": "multipart/form-data; boundary=x"}
 def test_malformed_uploads(
     client: Any, files: Any, status: int, words: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    answer = client.post("/v1/embed", files=files)
-    error = answer.json()["error"]
-    assert answer.status_code == status
-    assert re.search(words, error)
-    assert "\n" not in error and "someone" not in answer.text
+    for body in ({"files": files}, {"json": as_json(files)}):
+        answer = client.post("/v1/embed", **body)
+        error = answer.json()["error"]
+        assert answer.status_code == status
+        assert re.search(words, error)
+        assert "\n" not in error and "someone" not in answer.text
     # The service goes on, and has nothing to say to its log.
     assert client.post("/v1/embed", files=form(FACE)).status_code == 200
-    assert requests(client, "/v1/embed", status) == 1
+    assert requests(client, "/v1/embed", status) == 2
     assert "".join(capfd.readouterr()) == ""
 
 
-PIECES = st.sampled_from([b"--x", b"--x--", b"\r\n", b"\r\n\r\n", PART, b"; filename=x", b"\0"])
-TYPES = st.sampled_from([MULTIPART["Content-Type"], "multipart/form-data", "x", ""])
+JSON = {"Content-Type": "application/json; charset=utf-8"}
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        (b'{"images": ["AAA"]}', 422, "image 0: no base64"),
+        (b'{"images": ["AA*A"]}', 422, "image 0: no base64"),
+        ('{"images": ["ÄÄÄÄ"]}'.encode(), 422, "image 0: no base64"),
+        (b'{"images": [""]}', 422, "image 0: "),
+        (b'{"images": [7]}', 400, "no JSON object of texts"),
+        (b'{"images": {"0": "AAAA"}}', 400, "no JSON object of texts"),
+        (b'{"images": null}', 400, "no JSON object of texts"),
+        (b'{"images": ["\\ud800"]}', 400, "no JSON object of texts"),
+        (b'{"images": ["AAAA"', 400, "no JSON object of texts"),
+        (b'{"images": ["\xff"]}', 400, "no JSON object of texts"),
+        (b'[["images", "AAAA"]]', 400, "no JSON object of texts"),
+        (b"NaN", 400, "no JSON object of texts"),
+        (b"", 400, "no JSON object of texts"),
+        (b"{}", 400, "no image"),
+        (b'{"\\ud800": "a"}', 400, "may have images"),
+        (b"[" * 150_000, 413, "4 texts"),
+        (b"[" * 600, 400, "no JSON object of texts"),
+        (b'{"images":[' + b'"",' * 50_000 + b'""]}', 413, "4 texts"),
+    ],
+)
+def test_malformed_json(client: Any, body: bytes, status: int, words: str) -> None:
+    answer = client.post("/v1/embed", content=body, headers=JSON)
+    assert answer.status_code == status and words in answer.json()["error"]
+
+
+def test_openapi_describes_forms_and_json(client: Any) -> None:
+    paths = client.get("/openapi.json").json()["paths"]
+    posts = {path: methods["post"] for path, methods in paths.items() if "post" in methods}
+    assert len(posts) == 7 and {"/v1/people", "/healthz"} <= set(paths) - set(posts)
+    for post in posts.values():
+        form, body = post["requestBody"]["content"].values()
+        assert (
+            form["schema"]["required"]
+            == body["schema"]["required"]
+            == [*body["schema"]["properties"]]
+        )
+
+
+MARKS = [b"--x", b"--x--", b"\r\n", b"\r\n\r\n", PART, b"; filename=x", b"\0"]
+PIECES = st.sampled_from([*MARKS, b"{", b"}", b"[", b"]", b'"images"', b'"AAAA"', b":", b",", b"1"])
+TYPES = st.sampled_from([MULTIPART["Content-Type"], "multipart/form-data", *JSON.values(), "x", ""])
 LATIN = st.text(st.characters(max_codepoint=255))  # which is how HTTP headers come
 
 
 @given(st.one_of(st.binary(), st.lists(PIECES, max_size=20).map(b"".join)), TYPES | LATIN)
 def test_any_body_is_a_form_or_refused(body: bytes, kind: str) -> None:
-    from facerec.service.uploads import parse_form
+    from facerec.service.uploads import parse_body
 
     async def chunks() -> AsyncGenerator[bytes, None]:
         for start in range(0, len(body), 7):
             yield body[start : start + 7]
 
     try:
-        fields = asyncio.run(parse_form(chunks(), kind, 2))
-    except Refusal as refusal:
-        assert 400 <= refusal.status < 500 and "\n" not in str(refusal)
+        fields = asyncio.run(parse_body(chunks(), kind, 2))
+    except (Refusal, ImageError) as refusal:
+        assert 400 <= getattr(refusal, "status", 422) < 500 and "\n" not in str(refusal)
     else:
-        assert len(fields) <= 2
+        assert len(fields) <= 2 or kind in JSON.values()  # `read_form` counts the images
 
 
 def test_a_large_upload_stays_in_memory(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers.calibrations import refusing
 from helpers.marked_faces import Marked, marked_photo, marks
@@ -14,7 +15,7 @@ from facerec.base.errors import DatasetError, FacerecError
 from facerec.embedding.recognizer import FaceRecognizer
 from facerec.galleries import Gallery
 from facerec.service.limits import Access
-from tests.helpers.toy_service import Patches, faces, form
+from tests.helpers.toy_service import Patches, as_json, faces, form
 
 
 def images(*seeds: int, subject: str | bytes | None = None) -> Any:
@@ -54,6 +55,7 @@ def test_enrol_identify_delete(serve: Any, keep: Any, path: Path) -> None:
         foreign = client.post("/v1/enroll", files=images(1, subject="c"))
         assert foreign.status_code == 422 and "one person" in foreign.json()["error"]
         found = client.post("/v1/identify", files=images(1, 9)).json()
+        assert found == client.post("/v1/identify", json=as_json(images(1, 9))).json()
         known, stranger = found["answers"]
         assert known["subject"] == "Jérôme" and known["score"] == pytest.approx(1)
         assert stranger["subject"] is None and found["threshold"] == pytest.approx(0.9)
@@ -92,10 +94,53 @@ def test_every_face_of_a_photo_is_answered(serve: Any, keep: Any) -> None:
         points = marks(both, 2)
         assert points is not None and found[1]["score"] < found[0]["score"]
         assert found[1]["box"] == [*points.min(axis=0), *points.max(axis=0)]
+        every = client.post("/v1/faces", files=form(encode(both))).json()
+        assert every == client.post("/v1/faces", json=as_json(form(encode(both)))).json()
+        assert [(each["image"], each["face"]) for each in every["faces"]] == [(0, 1), (0, 2)]
+        assert [each["box"] for each in every["faces"]] == [each["box"] for each in found]
+        one = client.post("/v1/embed", files=form(encode(both))).json()["embeddings"]
+        assert [each["embedding"] for each in every["faces"]][:1] == one
         (crop,) = client.post("/v1/identify", files=images(1)).json()["answers"]
         assert (crop["image"], crop["face"], crop["box"]) == (0, 1, None)
         many = client.post("/v1/identify", files=form(encode(both), encode(both)))
         assert many.status_code == 413 and "4 faces" in many.json()["error"]
+
+
+def test_people_are_listed_and_renamed(serve: Any, keep: Any, path: Path) -> None:
+    with serve(keep(threshold=0.9)) as client:
+        for seed, name in enumerate(("a", "Somebody with a long name", "c")):
+            client.post("/v1/enroll", json=as_json(images(seed, subject=name)))
+        before = Gallery.read(path)
+        sent = {"subject": "Somebody with a long name", "new_subject": "Je\u0301"}
+        told = client.post("/v1/rename", json=sent).json()
+        assert (told["subject"], told["people"]) == ("J\xe9", 3)
+        after = Gallery.read(path)
+        assert after.subjects.tolist() == ["a", "J\xe9", "c"]
+        for name in ("templates", "images", "enrolled", "expires", "digests", "digest_rows"):
+            np.testing.assert_array_equal(getattr(after, name), getattr(before, name))
+        # No byte of the old name is left, nor room for it.
+        assert after.subjects.dtype == "<U2" and [*path.parent.glob("*.npz*")] == [path]
+        assert "Somebody".encode("utf-32-le") not in path.read_bytes()
+        answer = client.post("/v1/identify", files=images(1)).json()["answers"][0]
+        assert answer["subject"] == "J\xe9"
+        again = client.post("/v1/enroll", files=images(1, 5, subject="J\xe9")).json()
+        assert (again["images"], again["repeated"], again["new"]) == (2, 1, False)
+        for subject, new, status in (("J\xe9", "c", 409), ("J\xe9", "J\xe9", 409), ("b", "d", 404)):
+            files = [*form(subject=subject), ("new_subject", (None, new.encode()))]
+            assert client.post("/v1/rename", files=files).status_code == status
+        bad = client.post("/v1/rename", json={"subject": "a", "new_subject": "\n b \n c"})
+        assert bad.status_code == 400 and "called new_subject" in bad.json()["error"]
+        page = client.get("/v1/people", params={"offset": 1, "limit": 1}).json()
+        (row,) = page["subjects"]
+        assert (row["subject"], row["images"], row["expires"]) == ("J\xe9", 2, None)
+        assert row["enrolled"] == str(after.enrolled[1]) and page["people"] == 3
+        assert page["space"]["embedding_size"] == 32 and page["contract"] == told["contract"]
+        assert client.get("/v1/people?offset=3").json()["subjects"] == []
+        for query in ("offset=-1", "limit=1001", "limit=all"):
+            answer = client.get(f"/v1/people?{query}")
+            assert answer.status_code == 400 and query.split("=")[0] in answer.json()["error"]
+    with pytest.raises(DatasetError, match="already"):
+        Gallery.read(path).rename("a", "c")
 
 
 def test_pictures_that_are_no_faces_are_failures(serve: Any, keep: Any, model: Patches) -> None:
@@ -152,8 +197,9 @@ def test_refusals(serve: Any, keep: Any) -> None:
         plain = client.post("/v1/delete", data={"subject": "b"})  # not multipart
         assert plain.status_code == 415 and "called images or subject" in plain.json()["error"]
     with serve() as client:
-        for path in ("/v1/enroll", "/v1/identify", "/v1/delete"):
-            answer = client.post(path, files=images(1))
+        for path in ("/v1/enroll", "/v1/identify", "/v1/rename", "/v1/delete", "/v1/people"):
+            method = "GET" if path == "/v1/people" else "POST"
+            answer = client.request(method, path)
             assert answer.status_code == 501 and "--gallery" in answer.json()["error"]
 
 
@@ -167,7 +213,9 @@ def test_a_change_that_cannot_be_written_has_not_happened(
         client.post("/v1/enroll", files=images(1, subject="a"))
         with monkeypatch.context() as patch:
             patch.setattr(Gallery, "write", full)
+            renamed = [*form(subject="a"), ("new_subject", (None, b"b"))]
             changes = ("enroll", images(2, subject="b")), ("delete", form(subject="a"))
+            changes = (*changes, ("rename", renamed))
             for name, content in changes:
                 answer = client.post(f"/v1/{name}", files=content)
                 assert answer.status_code == 507 and "disk is full" in answer.json()["error"]
@@ -203,7 +251,9 @@ def test_pages_of_other_sites_are_refused(serve: Any, keep: Any, path: Path) -> 
             for name, content in (
                 ("enroll", images(2, subject="b")),
                 ("delete", form(subject="a")),
+                ("rename", form(subject="a")),
                 ("identify", images(1)),
+                ("faces", images(1)),
                 ("verify", images(1, 1)),
                 ("embed", images(1)),
             ):
@@ -211,6 +261,7 @@ def test_pages_of_other_sites_are_refused(serve: Any, keep: Any, path: Path) -> 
                 assert answer.status_code == 403, (name, headers)
                 assert "--allow-" in answer.json()["error"]
                 assert "access-control-allow-origin" not in answer.headers
+            assert client.get("/v1/people", headers=sent).status_code == 403
         # Probes name hosts as they like.
         assert client.get("/healthz", headers={"Host": "192.0.2.1"}).status_code == 200
     assert path.read_bytes() == before
@@ -228,9 +279,11 @@ def test_changes_take_the_token(serve: Any, keep: Any, path: Path, tmp_path: Pat
 
         def change(name: str, **headers: str) -> Any:
             content = images(1, subject="a") if name == "enroll" else form(subject="a")
+            if name == "people":
+                return client.get("/v1/people", headers=headers)
             return client.post(f"/v1/{name}", files=content, headers=headers)
 
-        for name in ("enroll", "delete"):
+        for name in ("enroll", "rename", "delete", "people"):
             for shown in ("", "Bearer", "Bearer open-sesam", "Basic open-sesame", "open-sesame"):
                 answer = change(name, Authorization=shown)
                 assert answer.status_code == 401 and "open-sesame" not in answer.text
@@ -241,6 +294,7 @@ def test_changes_take_the_token(serve: Any, keep: Any, path: Path, tmp_path: Pat
         assert change("enroll", **token).status_code == 200
         # What changes nothing takes none.
         assert client.post("/v1/identify", files=images(1)).status_code == 200
+        assert change("people", **token).json()["people"] == 1
         assert change("delete", **token).status_code == 200
 
 

@@ -245,7 +245,8 @@ async def parse_body(chunks: AsyncGenerator[bytes, None], content_type: str, mos
     """
     kind = content_type.partition(";")[0].strip().lower()
     if kind == "application/json":
-        return _parse_json(b"".join([chunk async for chunk in chunks]), most)
+        body = b"".join([chunk async for chunk in chunks])
+        return await asyncio.to_thread(_parse_json, body, most)
     if kind != "multipart/form-data":
         kinds = "multipart/form-data or application/json"
         raise Refusal(415, f"send {kinds}, with fields called images or subject")

@@ -43,6 +43,17 @@ _BLOCK = 1 << 14
 
 _NORMAL_QUANTILE = 0.158655
 
+_LEVELS = np.geomspace(0.1, 0.005, 12)
+"""Shares of all scores above those that a bent tail is fitted to."""
+
+_FIRST_LEVELS = np.geomspace(0.4, 0.2, 12)
+"""The same, while mated pairs are among the scores."""
+
+_MATED = 1e-3
+"""Share of impostors' scores beyond which all that are more are taken for mated pairs."""
+
+_LEAST_BEND = 0.01
+
 
 def log_p_value(log_expected: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return ln(1 − exp(−τ)), the chance of one impostor or more where τ are expected.
@@ -57,9 +68,9 @@ def log_p_value(log_expected: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def standardise(
-    first: NDArray[np.floating], second: NDArray[np.floating]
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return two matrices whose products are scores on one scale.
+    *sets: NDArray[np.floating], weights: NDArray[np.float64] | None = None
+) -> list[NDArray[np.float32]]:
+    """Return two matrices, or one beside itself, whose products are scores on one scale.
 
     Each set is centred on its own mean and each row divided by the root of the spread of its
     products with the other set, so that a product is
@@ -68,26 +79,27 @@ def standardise(
     product, up to a factor.
 
     Args:
-        first: rows of unit length, ``(R, D)``.
-        second: rows of unit length, ``(C, D)``.
+        sets: rows of unit length, ``(R, D)`` and perhaps ``(C, D)``.
+        weights: how much each row of the one set counts in means and spreads, ``(R,)``; by default
+            1.
     """
-    sides = [
-        np.subtract(
-            side,
-            (side.sum(axis=0, dtype=np.float64) / (len(side) + _CENTRE_ROWS)).astype(np.float32),
-            out=empty(side.shape, np.float32),
-        )
-        for side in (first, second)
-    ]
-    moments = [(side.T @ side).astype(np.float64) / len(side) for side in sides]
-    usual = max(float(np.sum(moments[0] * moments[1])), 1e-30)
-    for side, other, count in zip(sides, moments[::-1], (len(second), len(first)), strict=True):
+    sides, moments = [], []
+    share = None if weights is None else weights.astype(np.float32)[:, np.newaxis]
+    counts = [float(len(side) if weights is None else weights.sum()) for side in sets]
+    for side, count in zip(sets, counts, strict=True):
+        total = (side if share is None else share * side).sum(axis=0, dtype=np.float64)
+        centre = (total / (count + _CENTRE_ROWS)).astype(np.float32)
+        sides.append(np.subtract(side, centre, out=empty(side.shape, np.float32)))
+        weighed = sides[-1] if share is None else share * sides[-1]
+        moments.append((weighed.T @ sides[-1]).astype(np.float64) / count)
+    usual = max(float(np.sum(moments[0] * moments[-1])), 1e-30)
+    for side, other, count in zip(sides, moments[::-1], counts[::-1], strict=True):
         for start in range(0, len(side), _BLOCK):
             rows = side[start : start + _BLOCK]
             own = np.einsum("nd,de,ne->n", rows, other, rows, optimize=True)
             spread = (count * own + _SPREAD_ROWS * usual) / (count + _SPREAD_ROWS)
             rows /= spread[:, np.newaxis] ** 0.25
-    return sides[0], sides[1]
+    return sides
 
 
 def centre_and_spread(
@@ -174,3 +186,47 @@ def accept(log_p: NDArray[np.float64], share: float) -> NDArray[np.bool_]:
     if not len(log_p):
         return np.zeros(0, bool)
     return np.asarray(false_discovery_control(np.exp(log_p)) <= share)
+
+
+class BentTail:
+    """The tail of impostors' scores in one set, from the middle of all its scores.
+
+    Where w goes with x, the negative logarithm of the share of impostors above, as a·x + b·x²: the
+    tail of a network of many dimensions bends. Mated pairs stand out once that is roughly known
+    from where they are few, and are then left out.
+
+    Args:
+        rows: standardised, ``(n, D)``, two at least.
+        weights: a pair counts as much as the product of its two, ``(n,)``.
+    """
+
+    def __init__(self, rows: NDArray[np.float32], weights: NDArray[np.float64]) -> None:
+        one, other = np.triu_indices(len(rows), 1)
+        scores = (rows @ rows.T)[one, other].astype(np.float64)
+        order = np.argsort(-scores)
+        scores, above = scores[order], np.cumsum((weights[one] * weights[other])[order])
+        mated, levels = 0.0, _FIRST_LEVELS
+        for _ in range(_ROUNDS):
+            shares = np.concatenate([[0.5, 1 - _NORMAL_QUANTILE], levels])
+            places = np.searchsorted(above, mated + shares * (above[-1] - mated))
+            self._middle, low, *highest = scores[np.minimum(places, len(scores) - 1)]
+            self._spread, depth = max(self._middle - low, 1e-6), -np.log(levels)
+            exponents, self._bend = self._exponent(np.array(highest)), _LEAST_BEND
+            if levels is _LEVELS:
+                shape = np.stack([depth, depth**2], axis=1)
+                self._bend = max(float(np.linalg.lstsq(shape, exponents)[0][1]), _LEAST_BEND)
+            # The straight part, through 0, is what the bend leaves.
+            straight = exponents - self._bend * depth**2
+            self._slope = max(float(straight @ depth / (depth @ depth)), 0.1)
+            beyond = np.count_nonzero(self.log_share(scores) <= np.log(_MATED))
+            found = above[beyond - 1] if beyond else 0.0
+            mated, levels = max(found - _MATED * above[-1], 0.0), _LEVELS
+
+    def _exponent(self, scores: NDArray[np.floating]) -> NDArray[np.float64]:
+        z = (scores.astype(np.float64) - self._middle) / self._spread
+        return np.asarray(-log_ndtr(-z))
+
+    def log_share(self, scores: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Return the logarithm of the share of impostors' scores at or above each."""
+        root = np.sqrt(self._slope**2 + 4 * self._bend * self._exponent(scores))
+        return np.asarray((self._slope - root) / (2 * self._bend))

@@ -229,14 +229,12 @@ def twins(
         its nearest one, and that one, ``(C,)`` each.
     """
     means = members.sums(np.ones(len(members.label)))[1]
-    rows, columns = standardise(means, means)
+    (rows,) = standardise(means)
     doing = "looking for subjects with two labels"
-    left, right = (
-        UnitRows(side, norms=np.ones(len(side)), device=device) for side in (rows, columns)
-    )
+    side = UnitRows(rows, norms=np.ones(len(rows)), device=device)
     apart = np.arange(len(means)), np.arange(len(means))
-    nearest, scores = best(left, right, RANKS, apart=apart, stage=doing, progress=progress)
-    scale = centre_and_spread(rows, columns, same=True)
+    nearest, scores = best(side, side, RANKS, apart=apart, stage=doing, progress=progress)
+    scale = centre_and_spread(rows, rows, same=True)
     return fit_tail(scores, max(len(means) - 1, 1), scale, FALSE_SHARE), nearest[:, 0]
 
 

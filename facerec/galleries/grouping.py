@@ -138,7 +138,7 @@ def group_faces(
     generator, labels = np.random.default_rng(0), np.arange(len(held))
     if len(held) == count:  # while faces are alone, others of their photos take no place in a list
         labels = alike(photos, np.ones(count, bool))
-    weights, fresh = np.ones(len(held)), np.ones(len(held), bool)
+    weights, fresh = _first_weights(unit, group, generator), np.ones(len(held), bool)
     wrong = np.zeros(3)  # expected, and its limits
     for turn in itertools.count():
         templates, lengths, sizes = _templates(unit, group, len(held))
@@ -150,7 +150,7 @@ def group_faces(
         others, scores = best(
             side, side, _OTHERS, apart=(labels, labels), stage=stage, progress=progress
         )
-        share, people = tail.log_share(scores), float(weights.sum())
+        share, people = tail.log_share(scores), float(weights.sum() if turn else len(rows))
         expected = np.exp(share) * people * (people - 1) / 2
         into = np.arange(len(rows))
         if turn:  # the first comparison is for the weights alone
@@ -231,6 +231,17 @@ def _refuse_one_person(unit: NDArray[np.float32]) -> None:
             "more, so nearly all are of one person, or the model does not tell people apart; how "
             "alike strangers are cannot be learned: add other people, or check the model"
         )
+
+
+def _first_weights(unit: NDArray[np.float32], group: Ints, generator: np.random.Generator) -> Floats:
+    """Return roughly one over how many faces are like those of each group, ``(G,)``."""
+    faces = np.unique(group, return_index=True)[1]
+    sample = generator.permutation(len(unit))[:_SAMPLE]
+    alike = np.zeros(len(faces))
+    for start in range(0, len(faces), _SAMPLE):
+        part = slice(start, start + _SAMPLE)
+        alike[part] = (np.maximum(unit[faces[part]] @ unit[sample].T, 0) ** 4).sum(axis=1)
+    return 1 / np.maximum(alike * len(unit) / len(sample), 1)
 
 
 def _templates(

@@ -176,7 +176,7 @@ def _train_both(
     size = cached.shape[1]
     shared, *own = generator.standard_normal((3, size, size)) / math.sqrt(size)
     maps = [np.eye(size) + 0.5 * shared + 0.3 * part for part in own]
-    return [retrieve(cached @ each, labels, ks=()).map_at_r for each in maps]
+    return [retrieve(cached @ each, labels, ks=()).figures["map_at_r"] for each in maps]
 
 
 def _allowance(trials: int) -> float:

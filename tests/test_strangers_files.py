@@ -43,18 +43,18 @@ from facerec.fairness.page import read_rows
 from facerec.galleries import Gallery
 from facerec.records import write_image_records
 from facerec.records.images import FolderImages
-from facerec.records.layout import read_list, read_property, read_text
+from facerec.records.layout import read_list, read_property
 from facerec.records.make import repair_records
 from facerec.records.packs import read_pack
 from facerec.records.proposals import read_proposals
 from facerec.records.recordio import read_index
-from facerec.records.tables import TextTable
+from facerec.records.tables import TextTable, read_text
 from facerec.records.tar_shards import TarImages, index_shard
 from facerec.training.distributed import Processes
 from facerec.training.monitor import Monitor
 from facerec.training.recipe import Recipe
 from facerec.training.run import check_same_run, remove_leftovers
-from facerec.verification.protocols.lists import read_content
+from facerec.verification.protocols.matlab import read_mat
 
 
 def names(folder: Path) -> list[str]:
@@ -260,7 +260,7 @@ READ: dict[str, Callable[[Path], object]] = {
     "pack": read_pack,
     "index": lambda path: read_index(path, 100),
     "shard": index_shard,
-    "protocol": read_content,
+    "protocol": lambda path: read_mat(path, ["pairs"]),
     "proposals": read_proposals,
     "calibration": ModelCalibration.read,
     "e.parquet": read_embeddings,

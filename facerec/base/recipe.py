@@ -182,21 +182,17 @@ def check(hint: Any, value: Any, where: str, field: str = "recipe") -> Any:
         return float(value)
     elif hint is Path and isinstance(value, (str, Path)) and "\0" not in str(value):
         return Path(value)
-    elif (origin is Literal and value in options) or hint is Any:
-        return value
-    elif hint is type(None):
-        if value is None:
-            return None
-    # Python 3.10 takes tuple[int, ...] for a type.
-    elif (
-        origin is None
-        and isinstance(hint, type)
-        and isinstance(value, hint)
-        and (hint is bool or not isinstance(value, bool))
-    ):
+    elif hint is Any or (value in options if origin is Literal else _is_of(value, hint, origin)):
         return value
     name = f"one of {', '.join(map(repr, options))}" if origin is Literal else _name(hint)
     raise _wrong(where, field, name, value)
+
+
+def _is_of(value: Any, hint: Any, origin: Any) -> bool:
+    """Tell whether a value is of a plain type; truth values are no numbers."""
+    # Python 3.10 takes tuple[int, ...] for a type.
+    plain = origin is None and isinstance(hint, type) and isinstance(value, hint)
+    return plain and (hint is bool or not isinstance(value, bool))
 
 
 def _name(hint: Any) -> str:

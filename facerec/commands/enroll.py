@@ -157,7 +157,8 @@ def enroll(
         console.print(f"deleted: {', '.join(delete)}")
         console.print(
             "they may also be in embeddings files, in what --export, --failures and facerec "
-            "identify --json wrote, in reports and in copies of the gallery; delete them there too",
+            "identify --json wrote, in reports, in copies of the gallery and in that of another "
+            "network; delete them there too",
             style="yellow",
         )
     console.print(

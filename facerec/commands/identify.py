@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -14,17 +14,37 @@ import facerec
 from facerec.base.defaults import IndexKind
 from facerec.base.errors import DatasetError, FacerecError, MetricError
 from facerec.base.files import write_json
-from facerec.base.limits import Cosine, Count
+from facerec.base.limits import Cosine, Count, Flags
 from facerec.commands.cli import Console, run_command
 from facerec.commands.embedder import LENIENT, Embedder
 from facerec.commands.enroll import people_words, print_expired
 from facerec.report import words
 from facerec.report.progress import progress_bar
+from facerec.statistics.operating_points import parse_rate
 
 if TYPE_CHECKING:
     from facerec.galleries.gallery import Identification
+    from facerec.galleries.threshold import Fpir
 
 _SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Upgrade(Flags):
+    """How a new network searches a gallery of an old one."""
+
+    bridge: Path | None = None
+    """What facerec translate wrote: images are embedded by the new network, and translated to
+    search the gallery, which the old one filled."""
+    strangers: Path | None = None
+    """At least 100 photos of people who are not enrolled, such as your own visitors, or their
+    embeddings by the new network: the threshold of translated images comes from them alone."""
+    old: Path | None = None
+    """The gallery of the old network, where --gallery is that of the new one, which is searched
+    without translation: who is named by both is named by that. Each takes half of the FPIR."""
+
+
+SAME_NETWORK = Upgrade()
 
 
 def identify(
@@ -37,6 +57,7 @@ def identify(
     face: Literal["all", "largest"] = "all",
     index: IndexKind = "exact",
     json: Path | None = None,
+    upgrade: tyro.conf.OmitArgPrefixes[Upgrade] = SAME_NETWORK,
     embedder: tyro.conf.OmitArgPrefixes[Embedder] = LENIENT,
 ) -> None:
     """Search a gallery with every image, and say who it is.
@@ -61,9 +82,11 @@ def identify(
         index: how to search: exact looks at everybody; faiss builds an index first, which pays for
             many images and millions of people, and may miss somebody; auto chooses by size.
         json: JSON file to write all answers to.
+        upgrade: how a new network searches a gallery of an old one.
         embedder: how images become embeddings.
     """
     from facerec.embedding.photo_faces import PhotoFace
+    from facerec.galleries.bridge import FEWEST, Bridge
     from facerec.galleries.gallery import Gallery
     from facerec.galleries.search import faiss
 
@@ -71,63 +94,85 @@ def identify(
         faiss.require()
     if fpir is not None and threshold is not None:
         raise FacerecError("--fpir and --threshold are two ways to say one thing; give one")
+    bridge, strangers, old = upgrade.bridge, upgrade.strangers, upgrade.old
+    if bridge is None and upgrade != SAME_NETWORK:
+        raise FacerecError("--strangers and --old go with a bridge; name it with --bridge")
+    if old is not None and threshold is not None:
+        raise FacerecError("cosines of two networks have no threshold in common; give --fpir")
     console = Console(highlight=False, soft_wrap=True)
-    everybody = Gallery.read(gallery)
-    enrolled = everybody.current()
-    people = people_words(len(enrolled))
-    console.print(f"gallery {gallery}: {people}, {enrolled.space.name}")
-    print_expired(everybody, gallery, console)
-    if not len(enrolled):
-        raise DatasetError(f"{gallery}: nobody is enrolled, so nobody can be found; enrol people")
-    point = None
-    try:  # before the images are embedded
-        point = enrolled.point(fpir or ("1e-2" if threshold is None else None), threshold)
-    except MetricError as problem:
-        if fpir is not None:
-            raise
-        console.print(
-            f"no threshold is known for {people}, so candidates are listed and nobody is named: "
-            f"{problem}, or let facerec enroll --gallery {gallery} --impostors FOLDER find one on "
-            "photos of other people",
-            style="yellow",
-        )
-    probes = embedder.read(images, console, enrolled.space, every_face=face == "all")
+    sides = {path: Gallery.read(path) for path in (gallery, old) if path is not None}
+    space = sides[gallery].space
+    if bridge is not None:
+        known, last = Bridge.read(bridge), old or gallery
+        sides[last], space = sides[last].translated(known), known.new
+    if strangers is not None:
+        others = embedder.read(strangers, console, space)
+        if (usable := len(others.vectors) - len(others.failures)) < FEWEST:
+            raise DatasetError(f"{strangers}: {usable} usable photos of strangers; give {FEWEST}")
+        sides[last].calibrate(others, where=str(strangers))
+    if old is not None:
+        space.check(sides[gallery].space, str(gallery), "bridge")
+    rate = None if threshold is not None else parse_rate(fpir or "1e-2") / len(sides)
+    points: list[Fpir | None] = []
+    for path, side in sides.items():
+        people = people_words(len(side.current()))
+        console.print(f"gallery {path}: {people}, {side.space.name}")
+        print_expired(side, path, console)
+        if not len(side.current()):
+            raise DatasetError(f"{path}: nobody is enrolled, so nobody can be found; enrol people")
+        points.append(None)
+        try:  # before the images are embedded
+            points[-1] = side.point(rate, threshold)
+        except MetricError as problem:
+            if fpir is not None:
+                raise
+            how = f"let facerec enroll --gallery {path} --impostors FOLDER find one on"
+            console.print(
+                f"no threshold is known for {people}, so candidates are listed and nobody is "
+                f"named: {problem}, or {how if side.bridge is None else 'name --strangers,'} "
+                "photos of other people",
+                style="yellow",
+            )
+    probes = embedder.read(images, console, space, every_face=face == "all")
     assert probes.ids is not None  # the readers see to that
     names = probes.ids.tolist()
     with progress_bar(console, "probes") as progress:
-        found = enrolled.identify(
-            probes,
-            threshold=threshold,
-            point=point,
-            count=candidates,
-            index=index,
-            among=among,
-            where=str(images),
-            progress=progress,
-        )
-    if json is not None:  # first, as the reader of a pipe may go away
-        about = {"path": str(gallery), "people": len(enrolled), "expired": len(everybody.expired)}
-        places = probes.faces or [PhotoFace(name) for name in names]
-        answers = [
-            {**place._asdict(), **asdict(answer)}
-            for place, answer in zip(places, found, strict=True)
+        found = [
+            side.identify(
+                probes,
+                threshold=threshold,
+                point=point,
+                count=candidates,
+                index=index,
+                among=among,
+                where=str(images),
+                progress=progress,
+            )
+            for side, point in zip(sides.values(), points, strict=True)
         ]
-        document = {
-            "facerec": facerec.__version__,
-            "gallery": {**about, "model": enrolled.space.model},
-            "score": "cosine",
-            "threshold": found.threshold,
-            "fpir": None if found.fpir is None else found.fpir.to_json(),
-            "answers": answers,
-        }
+    if json is not None:  # first, as the reader of a pipe may go away
+        places = probes.faces or [PhotoFace(name) for name in names]
+        documents = []
+        for path, one in zip(sides, found, strict=True):
+            about = {"path": str(path), "people": len(one.subjects)}
+            about |= {"expired": len(sides[path].expired), "model": sides[path].space.model}
+            told = None if one.fpir is None else one.fpir.to_json()
+            answers = [{**p._asdict(), **asdict(a)} for p, a in zip(places, one, strict=True)]
+            searched = {"gallery": about, "score": "cosine", "threshold": one.threshold}
+            documents.append({**searched, "fpir": told, "answers": answers})
+        document = {"facerec": facerec.__version__, **documents[0]}
+        document |= {"old": documents[1]} if old is not None else {}
         write_json(json, document, private=True)
         console.print(f"answers: {json}")
-    _print(found, names, sum(place.face is not None for place in probes.faces), console)
-    if among is not None and not any(answer.probability for answer in found):
-        why = "the gallery has none; it takes that of a calibrated --model when photos are enrolled"
-        if found.score_calibration is not None:
-            why = "the calibration is of pairs of photos, and templates of several score higher"
-        console.print(f"no likelihood ratio, and so no probability: {why}", style="yellow")
+    faces = sum(place.face is not None for place in probes.faces)
+    for path, one in zip(sides, found, strict=True):
+        console.print(f"gallery {path}:" if old is not None else "", end="\n" * (old is not None))
+        _print(one, names, faces, console)
+        if among is not None and not any(answer.probability for answer in one):
+            why = "the gallery has none; it takes that of a calibrated --model that enrols photos"
+            if one.score_calibration is not None:
+                why = "the calibration is of pairs of photos, and templates of several score higher"
+            console.print(f"no likelihood ratio, and so no probability: {why}", style="yellow")
 
 
 def _print(found: Identification, names: Sequence[str], faces: int, console: Console) -> None:

@@ -27,6 +27,7 @@ COMMANDS = {
     "group": "Group a pile of photos by who is on them",
     "enroll": "Put people into a gallery, or delete them from it",
     "identify": "Search a gallery for the people on photos",
+    "translate": "Let a new network search a gallery of the old one",
     "convert": "Turn any verification set into a pack of images",
     "audit": "Compare norms and error rates of groups of people",
     "audit-scores": "Compare error rates of groups, from a table of scores",

@@ -43,7 +43,7 @@ def overlap(
     Args:
         a: an embeddings file (.npz, .parquet), a record file or its folder, a pack (.bin), or
             a folder of images, whose first folders are taken for subjects.
-        b: the same, for the other set.
+        b: embeddings of the other set, in any of these forms.
         csv: write the list to this .csv file, for facerec train --data.exclude, and
             NAME.overlap.json beside it, from which facerec verify knows of the overlap.
         page: write an .html page with the two images of each proposal that are most alike; it holds

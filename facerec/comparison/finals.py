@@ -22,7 +22,7 @@ from facerec.base.files import atomic_path, open_file
 from facerec.base.recipe import from_dict, to_dict
 from facerec.comparison.fit import ArmTrainer, Fit
 from facerec.comparison.image_sets import ImageSet
-from facerec.comparison.protocol import METRICS, RECALLS, Protocol
+from facerec.comparison.protocol import RECALLS, Protocol
 from facerec.comparison.retrieval import Retrieval, clustering, retrieve
 from facerec.comparison.splits import ClassSplit, select_classes
 
@@ -107,10 +107,8 @@ def score_models(
         ("concatenated", [together], [joined]),
         ("separated", [search(*each) for each in raw], raw),
     ):
-        for name in METRICS:
-            scores[view, name] = np.mean([getattr(each, name) for each in found], axis=0)
-        for k in recalls:
-            scores[view, f"recall@{k}"] = np.mean([each.recall_at[k] for each in found], axis=0)
+        for name in together.figures:
+            scores[view, name] = np.mean([each.figures[name] for each in found], axis=0)
         clusters = [clustering(each[0], labels, seed=0) for each in embeddings if metrics]
         for asked in metrics:
             scores[view, asked] = np.mean([each[asked] for each in clusters], axis=0)

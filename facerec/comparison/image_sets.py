@@ -283,6 +283,6 @@ def ordered(names: Iterable[str]) -> list[str]:
         return known
 
 
-def _some(names: Sequence[Any], limit: int = 3) -> str:
-    shown = ", ".join(str(name)[:60] for name in names[:limit])
-    return shown + (f" and {len(names) - limit:,} more" if len(names) > limit else "")
+def _some(names: Sequence[Any]) -> str:
+    shown = ", ".join(str(name)[:60] for name in names[:3])
+    return shown + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")

@@ -84,7 +84,7 @@ class Entry:
     best_lr: float | None = None
     """The learning rate of the loss's own weights in the Reality Check's optimum."""
     sha256: str = ""
-    """Of the code of a loss of one's own; empty for those of facerec."""
+    """SHA-256 of the code of a user's own loss; empty for those of facerec."""
 
 
 # ---------------------------------------------------------------- what makes losses

@@ -22,7 +22,7 @@ from facerec.comparison.tables import (
 )
 from facerec.report import documents
 from facerec.report.csv_tables import to_csv
-from facerec.report.page import FindingLine, Folded, Listed, Page, Section, Terms, Text
+from facerec.report.page import FindingLine, Folded, Listed, Page, Section, Terms
 from facerec.report.plotting import Drawings
 from facerec.report.table import facts_table
 from facerec.report.tidy import records
@@ -171,7 +171,7 @@ def _page(summary: Summary, drawings: Drawings) -> Page:
     known = {name: manifest[name] for name in origin if manifest.get(name)}
     facts = {**to_dict(comparison.protocol), **known}
     table = facts_table("Protocol and origin", {key: setting(fact) for key, fact in facts.items()})
-    everything = Text("Every figure is in table.csv and results.json beside this page.")
+    everything = "Every figure is in table.csv and results.json beside this page."
     return Page(
         title=comparison.question,
         verdict=verdict,

@@ -14,6 +14,7 @@ the higher.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -41,11 +42,8 @@ class Retrieval:
     Means over queries, and bootstraps of them, need no new search.
     """
 
-    precision_at_1: NDArray[np.float64]
-    r_precision: NDArray[np.float64]
-    map_at_r: NDArray[np.float64]
-    recall_at: dict[int, NDArray[np.bool_]]
-    """By K."""
+    figures: dict[str, NDArray[np.float64]]
+    """``precision_at_1``, ``r_precision``, ``map_at_r`` and ``recall@K``."""
     labels: NDArray[np.int64]
     """Class of each query."""
     dropped: int
@@ -56,9 +54,7 @@ class Retrieval:
 
     def means(self) -> dict[str, float]:
         """Return the mean of each figure over the queries, by name."""
-        names = ("precision_at_1", "r_precision", "map_at_r")
-        recalls = {f"recall_at_{k}": float(each.mean()) for k, each in self.recall_at.items()}
-        return {name: float(getattr(self, name).mean()) for name in names} | recalls
+        return {name: float(each.mean()) for name, each in self.figures.items()}
 
 
 def retrieve(
@@ -98,8 +94,7 @@ def retrieve(
         )
     available, count, right_side = len(known) - itself, len(own), UnitRows(others, norms=lengths)
     needed = np.minimum(np.maximum(relevant, max(ks, default=1)), available)
-    precision_at_1, r_precision, map_at_r = np.zeros((3, count))
-    recall_at = {k: np.zeros(count, bool) for k in sorted(set(ks))}
+    figures: dict[str, NDArray[np.float64]] = defaultdict(lambda: np.zeros(count))
     tied = np.zeros(count, bool)
     # Queries that need many neighbours share a block.
     order = np.argsort(needed, kind="stable")
@@ -110,20 +105,17 @@ def retrieve(
         right = known[chosen] == own[rows, None]
         rank, total = np.arange(1, width + 1), np.maximum(relevant[rows], 1)
         among = right & (rank <= total[:, None])
-        precision_at_1[rows] = right[:, 0]
-        r_precision[rows] = among.sum(axis=1) / total
+        figures["precision_at_1"][rows] = right[:, 0]
+        figures["r_precision"][rows] = among.sum(axis=1) / total
         # The last of running sums, unlike a sum, does not depend on how many zeros follow.
         precision = np.where(among, among.cumsum(axis=1) / rank, 0).cumsum(axis=1)
-        map_at_r[rows] = precision[:, -1] / total
-        for k, found in recall_at.items():
-            found[rows] = right[:, :k].any(axis=1)
+        figures["map_at_r"][rows] = precision[:, -1] / total
+        for k in ks:
+            figures[f"recall@{k}"][rows] = right[:, :k].any(axis=1)
         equal = score[:, 1:] == score[:, :-1]
         tied[rows] = (equal & (rank[:-1] <= needed[rows, None])).any(axis=1)
     return Retrieval(
-        precision_at_1=precision_at_1[kept],
-        r_precision=r_precision[kept],
-        map_at_r=map_at_r[kept],
-        recall_at={k: found[kept] for k, found in recall_at.items()},
+        figures={name: found[kept] for name, found in figures.items()},
         labels=own[kept],
         dropped=int(np.count_nonzero(~kept)),
         tied=float(tied[kept].mean()),

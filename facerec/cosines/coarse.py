@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import time
-from typing import Literal
+import warnings
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,10 +19,7 @@ from torch import Tensor
 
 from facerec.base.devices import exact_products
 from facerec.base.large_arrays import empty
-from facerec.cosines.unit_rows import UnitRows, row_norms
-
-Kind = Literal["int8", "bfloat16", "float32"]
-"""The number format of a copy, from the coarsest to the finest."""
+from facerec.cosines.unit_rows import Kind, Pairs, UnitRows, row_norms
 
 _STORED = {"int8": np.int8, "bfloat16": np.int16, "float32": np.float32}
 
@@ -77,6 +75,14 @@ class Coarse:
             self.values.zero_()
 
 
+def copy_of(rows: UnitRows, kind: Kind) -> Coarse:
+    """Return the copy of rows in a number format, which is made when it is first asked for."""
+    with rows.lock:
+        if kind not in rows.copies:
+            rows.copies[kind] = Coarse(rows, kind)
+        return rows.copies[kind]
+
+
 def _scale(sample: NDArray[np.float64]) -> float:
     """Return the scale of int8 with which nearly all rows lose little; larger numbers are cut off.
 
@@ -110,6 +116,51 @@ def products(left: Tensor, right: Tensor) -> Tensor:
     if left.dtype == torch.int8:
         return torch._int_mm(left, right.T)
     return torch.mm(left, right.T).float()
+
+
+def leave_out(values: Tensor, pairs: NDArray[np.bool_]) -> None:
+    """Put products of some pairs below all others."""
+    least = torch.iinfo(values.dtype).min if values.dtype == torch.int32 else -torch.inf
+    values.masked_fill_(torch.from_numpy(pairs).to(values.device), least)
+
+
+def highest(values: Tensor, count: int) -> NDArray[np.int64]:
+    """Return the columns of so many highest products of each row, ``(R, count)``."""
+    return torch.topk(values, count, dim=1).indices.cpu().numpy()
+
+
+def at_least(values: Tensor, edge: NDArray[np.floating]) -> Pairs:
+    """Return rows and columns of values from the edge of their row on, row by row, and these."""
+    # What is left out is below the limits.
+    whole = values.dtype == torch.int32
+    limit = 2.0**30 if whole else 1e38
+    edges = np.clip(np.floor(edge) if whole else edge, -limit, limit)
+    edges = edges if whole else np.nextafter(edges.astype(np.float32), np.float32(-np.inf))
+    limits = torch.from_numpy(edges[:, None]).to(values.device, values.dtype)
+    if values.device.type == "cpu":  # where numpy is ten times as fast as torch
+        places = np.flatnonzero(values.numpy() >= limits.numpy())
+        found = values.numpy().reshape(-1)[places]
+    else:
+        hits = (values >= limits).view(-1).nonzero().view(-1)
+        places, found = hits.cpu().numpy(), values.view(-1)[hits].cpu().numpy()
+    row = places // values.shape[1]  # np.divmod takes ten times as long
+    return row, places - row * values.shape[1], found.astype(np.float64)
+
+
+def some_products(
+    left: Tensor, right: Tensor, row: NDArray[np.int64], column: NDArray[np.int64]
+) -> NDArray[Any]:
+    """Return the products of some pairs of rows, given row by row, ``(n,)``."""
+    starts = np.searchsorted(row, np.arange(len(left) + 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # sparse tensors may change, says torch
+        pairs = torch.sparse_csr_tensor(
+            torch.from_numpy(starts),
+            torch.from_numpy(column),
+            torch.zeros(len(row), dtype=left.dtype),
+            (len(left), len(right)),
+        )
+    return torch.sparse.sampled_addmm(pairs, left, right.T, beta=0).values().numpy()
 
 
 @functools.cache

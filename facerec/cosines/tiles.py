@@ -8,27 +8,23 @@ open, finer copies take their place, and at last float64.
 
 from __future__ import annotations
 
+import functools
 import threading
-import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from facerec.base.devices import exact_products
 from facerec.base.progress import Progress
-from facerec.cosines.coarse import Coarse, Kind, bounds, fast_kinds, products
-from facerec.cosines.unit_rows import UnitRows, cosines, on_grid
+from facerec.cosines.unit_rows import Kind, Pairs, UnitRows, cosines, on_grid
 
-Pairs = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
-"""Rows and columns of pairs within a tile, and their scores."""
+if TYPE_CHECKING:  # few products need no torch
+    from facerec.cosines.coarse import Coarse
 
 SMALL = 2**21
-"""Products up to which coarser copies than float32 do not pay."""
+"""Products up to which copies do not pay, nor importing torch."""
 
 _OPEN = 1 / 16
 """Share of a tile's pairs that may be left open before finer copies pay, and at last float64."""
@@ -48,18 +44,22 @@ class Tile:
 
     def exact(self) -> NDArray[np.float32]:
         """Return all cosines."""
-        mine, theirs = self._units()
-        return on_grid(torch.mm(mine, theirs.T).numpy())
+        mine, theirs = self._units
+        return on_grid(mine @ theirs.T)
 
     def of(self, row: NDArray[np.int64], column: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the cosines of pairs of this tile, row by row, ``(n,)``."""
         if len(row) <= _FEW * sum(self.shape):
             left, right = self._tiles.left, self._tiles.right
             return cosines(left, right, self.rows.start + row, self.columns.start + column)
-        if len(row) > _OPEN * self.shape[0] * self.shape[1]:
+        if not self._tiles.kinds or len(row) > _OPEN * self.shape[0] * self.shape[1]:
             return self.exact()[row, column]
-        mine, theirs = self._units()
-        return on_grid(_products(mine, theirs, row, column))
+        import torch
+
+        from facerec.cosines.coarse import some_products
+
+        mine, theirs = map(torch.from_numpy, self._units)
+        return on_grid(some_products(mine, theirs, row, column))
 
     def reaching(
         self,
@@ -75,11 +75,17 @@ class Tile:
 
         Args:
             low: edges of W windows, ``(W, R)``, or ``(W, 1)`` for edges that all rows share.
-            high: the same.
+            high: upper edges of the windows, in the same form.
             without: pairs to leave out, ``(R, C)``.
             most: with one window, raise its lower edge to where so many of a row surely are, if
                 that is much more than reach it.
         """
+        if not self._tiles.kinds:
+            scores = self.exact()
+            if without is not None:
+                scores[without] = -np.inf
+            row, column = np.nonzero(scores >= low.min(axis=0)[:, None])
+            return row, column, scores[row, column].astype(np.float64)
         most_open = max(_MANY, _OPEN * self.shape[0] * self.shape[1])
         for kind in self._tiles.kinds:
             (row, column, values), low = self._coarse(kind, low, without, most)
@@ -87,21 +93,35 @@ class Tile:
             if self._tiles.judge(kind, open_.size <= most_open):
                 break
         if kind != "float32" and open_.size > _MANY:
+            from facerec.cosines.coarse import some_products
+
             # Single products in float32 leave but a few to float64.
             mine, theirs = (side.values[span] for side, span in self._copies("float32"))
             again = row[open_], column[open_]
-            values[open_] = _products(mine, theirs, *again)
+            values[open_] = some_products(mine, theirs, *again)
             open_ = open_[self._open("float32", again[0], values[open_], low, high)]
         values[open_] = self.of(row[open_], column[open_])
         return row, column, values
 
-    def _units(self) -> tuple[Tensor, Tensor]:
-        mine, theirs = self._tiles.left.unit(self.rows), self._tiles.right.unit(self.columns)
-        return torch.from_numpy(mine), torch.from_numpy(theirs)
+    @functools.cached_property
+    def _units(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        return self._tiles.left.unit(self.rows), self._tiles.right.unit(self.columns)
 
     def _copies(self, kind: Kind) -> list[tuple[Coarse, slice]]:
+        from facerec.cosines.coarse import copy_of
+
         sides = self._tiles.left, self._tiles.right
-        return [(side.coarse(kind), span) for side, span in zip(sides, self.spans, strict=True)]
+        return [(copy_of(side, kind), span) for side, span in zip(sides, self.spans, strict=True)]
+
+    def _edges(
+        self, kind: Kind, low: NDArray[np.floating], high: NDArray[np.floating]
+    ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+        """Return the products of copies that cosines of windows may have, the ends included."""
+        from facerec.cosines.coarse import bounds
+
+        (left, rows), (right, columns) = self._copies(kind)
+        bound, rounded = bounds(left, right, rows, columns)
+        return _lower(low - bound, rounded), -_lower(-high - bound, rounded)
 
     def _coarse(
         self,
@@ -111,23 +131,21 @@ class Tile:
         most: int,
     ) -> tuple[Pairs, NDArray[np.floating]]:
         """Return the pairs that may reach the lowest edge, with coarse scores, and the edges."""
+        from facerec.cosines.coarse import at_least, highest, leave_out, products
+
         (left, rows), (right, columns) = self._copies(kind)
-        bound, rounded = bounds(left, right, rows, columns)
-        mine, theirs, unit = left.values[rows], right.values[columns], left.scale * right.scale
-        found = products(mine, theirs)
+        found, unit = products(left.values[rows], right.values[columns]), left.scale * right.scale
         if without is not None:
-            least = torch.iinfo(found.dtype).min if kind == "int8" else -torch.inf
-            found.masked_fill_(torch.from_numpy(without).to(found.device), least)
-        row, column, values = _at_least(found, _lower(low.min(axis=0) - bound, rounded) / unit)
+            leave_out(found, without)
+        row, column, values = at_least(found, self._edges(kind, low, low)[0].min(axis=0) / unit)
         if 0 < most < self.shape[1] and row.size > 4 * most * self.shape[0]:
-            likely = torch.topk(found, most, dim=1).indices.cpu().numpy()
-            lines = np.arange(self.shape[0])
+            likely, lines = highest(found, most), np.arange(self.shape[0])
             exact = self.of(np.repeat(lines, most), likely.ravel())
             sure = exact.reshape(likely.shape).min(axis=1)
             if without is not None:
                 sure[without[lines[:, None], likely].any(axis=1)] = -np.inf
             low = np.maximum(low, sure)
-            row, column, values = _at_least(found, _lower(low[0] - bound, rounded) / unit)
+            row, column, values = at_least(found, self._edges(kind, low, low)[0][0] / unit)
         return (row, column, values * unit), low
 
     def _open(
@@ -139,9 +157,7 @@ class Tile:
         high: NDArray[np.floating],
     ) -> NDArray[np.bool_]:
         """Return which of some pairs may lie in a window, given products of copies of a kind."""
-        (left, rows), (right, columns) = self._copies(kind)
-        bound, rounded = bounds(left, right, rows, columns)
-        low, high = _lower(low - bound, rounded), -_lower(-high - bound, rounded)
+        low, high = self._edges(kind, low, high)
         found = np.zeros(values.size, bool)
         some = None
         for line in np.argsort(low.max(axis=1), kind="stable").tolist():
@@ -163,40 +179,6 @@ class Tile:
 def _lower(values: NDArray[np.floating], rounded: float) -> NDArray[np.floating]:
     """Return what scores are at least, once rounding took its part."""
     return values - rounded * np.abs(values) if rounded else values
-
-
-def _at_least(values: Tensor, edge: NDArray[np.floating]) -> Pairs:
-    """Return rows and columns of values from the edge of their row on, row by row, and these."""
-    # What is left out is below the limits.
-    whole = values.dtype == torch.int32
-    limit = 2.0**30 if whole else 1e38
-    edges = np.clip(np.floor(edge) if whole else edge, -limit, limit)
-    edges = edges if whole else np.nextafter(edges.astype(np.float32), np.float32(-np.inf))
-    limits = torch.from_numpy(edges[:, None]).to(values.device, values.dtype)
-    if values.device.type == "cpu":  # where numpy is ten times as fast as torch
-        places = np.flatnonzero(values.numpy() >= limits.numpy())
-        found = values.numpy().reshape(-1)[places]
-    else:
-        hits = (values >= limits).view(-1).nonzero().view(-1)
-        places, found = hits.cpu().numpy(), values.view(-1)[hits].cpu().numpy()
-    row = places // values.shape[1]  # np.divmod takes ten times as long
-    return row, places - row * values.shape[1], found.astype(np.float64)
-
-
-def _products(
-    left: Tensor, right: Tensor, row: NDArray[np.int64], column: NDArray[np.int64]
-) -> NDArray[Any]:
-    """Return the products of some pairs of rows, given row by row, ``(n,)``."""
-    starts = np.searchsorted(row, np.arange(len(left) + 1))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # sparse tensors may change, says torch
-        pairs = torch.sparse_csr_tensor(
-            torch.from_numpy(starts),
-            torch.from_numpy(column),
-            torch.zeros(len(row), dtype=left.dtype),
-            (len(left), len(right)),
-        )
-    return torch.sparse.sampled_addmm(pairs, left, right.T, beta=0).values().numpy()
 
 
 K = TypeVar("K", bound=Callable[[Tile], None])
@@ -231,8 +213,11 @@ class Tiles:
             first, second = np.indices([len(side) for side in sides]).reshape(2, -1)
             spans = np.stack([sides[0][first], sides[1][second]], axis=1)
         self._spans = spans
-        large = left.device == "cpu" and len(left) * len(right) > SMALL
-        self.kinds: tuple[Kind, ...] = fast_kinds() if large else ("float32",)
+        self.kinds: tuple[Kind, ...] = ("float32",) if left.device != "cpu" else ()
+        if not self.kinds and len(left) * len(right) > SMALL:
+            from facerec.cosines.coarse import fast_kinds
+
+            self.kinds = fast_kinds()
         self._tried = dict.fromkeys(self.kinds, (0, 0))
 
     def judge(self, kind: Kind, settled: bool) -> bool:
@@ -260,7 +245,6 @@ class Tiles:
 
         def work() -> K:
             nonlocal done
-            torch.set_num_threads(1)  # OpenMP keeps a number for every thread
             kernel = make()
             while not stop.is_set():
                 with lock:
@@ -274,11 +258,18 @@ class Tiles:
                         self._progress(stage, done, len(every))
             return kernel
 
+        if not self.kinds:
+            return [work()]
+        import torch
+
+        from facerec.base.devices import exact_products
+
         with exact_products() as threads:
             workers = min(threads, len(every)) if self.left.device == "cpu" else 1
-            if workers < 2:
-                return [work()]
-            with ThreadPoolExecutor(workers) as pool:
+            # OpenMP keeps a number of threads for every thread.
+            with ThreadPoolExecutor(
+                workers, initializer=torch.set_num_threads, initargs=(1,)
+            ) as pool:
                 futures = [pool.submit(work) for _ in range(workers)]
                 try:
                     wait(futures, return_when=FIRST_EXCEPTION)

@@ -9,7 +9,7 @@ is zero or not finite has no cosine.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,7 +18,13 @@ from facerec.base.errors import MetricError
 from facerec.base.large_arrays import empty
 
 if TYPE_CHECKING:  # lengths need no torch
-    from facerec.cosines.coarse import Coarse, Kind
+    from facerec.cosines.coarse import Coarse
+
+Pairs = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
+"""Rows and columns of pairs, and their scores."""
+
+Kind = Literal["int8", "bfloat16", "float32"]
+"""The number format of a copy, from the coarsest to the finest."""
 
 GRID = 2.0**24
 
@@ -102,8 +108,8 @@ class UnitRows:
             and matrix.dtype == np.float32
             and bool((np.abs(self.norms - 1) < 2.0**-20).all())
         )
-        self._copies: dict[Kind, Coarse] = {}
-        self._lock = threading.Lock()
+        self.copies: dict[Kind, Coarse] = {}
+        self.lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self.norms)
@@ -114,20 +120,11 @@ class UnitRows:
         vectors /= self.norms[rows, np.newaxis]
         return vectors
 
-    def coarse(self, kind: Kind) -> Coarse:
-        """Return the copy of a kind, which is made when it is first asked for."""
-        from facerec.cosines.coarse import Coarse
-
-        with self._lock:
-            if kind not in self._copies:
-                self._copies[kind] = Coarse(self, kind)
-            return self._copies[kind]
-
     def erase(self) -> None:
         """Leave no byte of any row in the copies, which are not to be used any more."""
-        for copy in self._copies.values():
+        for copy in self.copies.values():
             copy.erase()
-        self._copies = {}
+        self.copies = {}
 
 
 def cosines(

@@ -28,7 +28,7 @@ from facerec.embedding.onnx_preprocessing import PIXELS, UNSCALED
 from facerec.records.non_faces import SPOILT
 from facerec.statistics.calibration import LikelihoodRatio
 from facerec.statistics.intervals import wilson
-from facerec.statistics.operating_points import OperatingPoint, parse_rate
+from facerec.statistics.operating_points import parse_rate
 
 SCHEMA = "facerec.model_calibration/1"
 
@@ -79,11 +79,11 @@ class Threshold:
     fpr_realised: float
     fpr_interval: tuple[float, float]
     false_accepts: tuple[int, int]
-    """Of how many different pairs."""
+    """Different pairs that are accepted, and how many there are."""
     tpr: float | None
     tpr_interval: tuple[float, float]
     true_accepts: tuple[int, int]
-    """Of how many same pairs."""
+    """Same pairs that are accepted, and how many there are."""
     reliable: bool
     flip: bool
     """Whether the embeddings were sums over image and mirror image."""
@@ -97,32 +97,6 @@ class Threshold:
     def value(self) -> float:
         """The cosine."""
         return self.threshold
-
-    @classmethod
-    def of(
-        cls,
-        point: OperatingPoint,
-        bench: str,
-        flip: bool,
-        fpr_interval: tuple[float, float],
-        tpr_interval: tuple[float, float],
-        **more: Any,
-    ) -> Threshold:
-        """Return a measured operating point with its intervals."""
-        return cls(
-            bench=bench,
-            fpr=point.target,
-            threshold=point.threshold,
-            fpr_realised=point.fpr_realised,
-            fpr_interval=fpr_interval,
-            false_accepts=(point.false_accepts, point.non_mated),
-            tpr=point.tpr,
-            tpr_interval=tpr_interval,
-            true_accepts=(point.true_accepts, point.mated),
-            reliable=point.reliable,
-            flip=flip,
-            **more,
-        )
 
     @classmethod
     def from_json(cls, row: Any) -> Threshold:
@@ -339,7 +313,7 @@ class ModelCalibration:
         """Return its channels, mean and std.
 
         Args:
-            asked: the same; None for what is not asked for.
+            asked: what is asked for, under the same names; None for what is not.
 
         Raises:
             ModelError: what is asked for contradicts it.

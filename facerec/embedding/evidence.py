@@ -18,11 +18,11 @@ class Evidence:
     low: float | None
     """Lower limit of its 95 % interval over subjects; None: it may be as small as it likes."""
     high: float | None
-    """Upper limit; None: it may be as large as it likes."""
+    """Upper limit of the interval; None: it may be as large as it likes."""
     strangers: float
     """Share of pairs of different people that score as high."""
     strangers_interval: tuple[float, float]
-    """Its 95 % interval; from 0 where no such pair was seen."""
+    """95 % interval of the share of such strangers; from 0 where no such pair was seen."""
     basis: str
     """On what that rests, and where it ends."""
 

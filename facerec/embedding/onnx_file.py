@@ -57,7 +57,7 @@ class TensorInfo:
 
     name: str
     dtype: str
-    """As numpy names it."""
+    """Number format, by numpy's name."""
     shape: tuple[int | str | None, ...]
     """A number, the name of a free dimension, or None where the file says nothing."""
 
@@ -82,7 +82,7 @@ class ImageInput:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of one image, in the file's layout."""
+        """Return the shape of one image, in the file's layout."""
         sides = self.height, self.width
         return (3, *sides) if self.layout == "NCHW" else (*sides, 3)
 
@@ -97,9 +97,9 @@ class OnnxFile:
     where: str
     """Names the file in messages."""
     sha256: str
-    """Of the file; of one with weights beside it, of its bytes and these weights."""
+    """SHA-256 of the file; where weights lie beside it, of its bytes and these weights."""
     opset: int
-    """Of the standard operators."""
+    """Version of the standard operators."""
     ir_version: int
     producer: str
     inputs: tuple[TensorInfo, ...]

@@ -18,9 +18,9 @@ class PhotoFace(NamedTuple):
     """A face among those of a photo."""
 
     image_id: str
-    """Of the photo."""
+    """Id of the photo."""
     face: int | None = None
-    """Its number, from the largest on; None where no face is looked for, or found."""
+    """Number of the face, from the largest on; None where no face is looked for, or found."""
     box: tuple[float, ...] | None = None
     """Left, top, right and bottom, in pixels of the upright photo."""
 

@@ -76,7 +76,7 @@ class Verification:
     notes: tuple[str, ...] = ()
     """What is to be known of the photos, such as several faces, and of the calibration."""
     face_scores: tuple[float | None, float | None] = (None, None)
-    """Of both, see `FaceScore`; None where the model has no limits."""
+    """Face scores of both, see `FaceScore`; None where the model has no limits."""
     unknown: tuple[str, ...] = ()
     """Sentences on photos that are not what the model knows as a face; there is no decision then,
     and no evidence."""

@@ -91,25 +91,25 @@ class Space:
             "they were not, their scores mean nothing together"
         )
 
-    def check(self, other: Space, where: str) -> None:
+    def check(self, other: Space, where: str, whose: str = "gallery") -> None:
         """Refuse embeddings of another space, and those of which less is known, see `Space`.
 
         Args:
             other: of the embeddings.
             where: they come from.
+            whose: this space is.
 
         Raises:
             ModelError: they were made otherwise, or that is not known.
         """
-        self.compare(other, f"{where} and the gallery")
+        self.compare(other, f"{where} and the {whose}")
         for name in _MADE_BY:
             mine, theirs = getattr(self, name), getattr(other, name)
             if (mine is None) != (theirs is None):
-                whose = "gallery" if theirs is None else "images"
                 raise ModelError(
-                    f"{where} and the gallery cannot be compared: the {name} is known of the "
-                    f"{whose} alone; embed the images with the gallery's model "
-                    f"({self.name or 'unknown'}), or enrol everybody anew"
+                    f"{where} and the {whose} cannot be compared: the {name} is known of the "
+                    f"{whose if theirs is None else 'images'} alone; embed the images with the "
+                    f"{whose}'s model ({self.name or 'unknown'}), or enrol everybody anew"
                 )
 
     def contract(self, image_size: tuple[int, int]) -> str | None:

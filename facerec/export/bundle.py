@@ -41,7 +41,6 @@ from facerec.export.graph import export_graph, serialized
 from facerec.export.options import DEFAULT, BundleOptions
 from facerec.export.parity import Bar, ParityRow, check_parity, sample_faces
 from facerec.export.quantize import int8_calibration_data, quantize_int8
-from facerec.export.thresholds import result_thresholds
 from facerec.export.triton import model_id, triton_config
 from facerec.report.folders import check_replaceable
 from facerec.verification import Bench, VerificationResult, evaluate_bench
@@ -189,7 +188,7 @@ def _write_all(
             if -(change := 100 * (cost["int8"] - cost["float32"])) > options.max_loss
         ][:1]
         if not left_out:
-            found = [asdict(row) for result in own for row in result_thresholds(result)]
+            found = [asdict(row) for result in own for row in result.thresholds()]
             int8 = _restate(int8, found)
             write(INT8_FILE, int8.content)
             faces_alone = [row.min_cosine for row in parity[INT8_FILE] if row.check == "faces"]

@@ -91,15 +91,15 @@ class _Shared:
     """What both models share: images that take part, their subjects, groups and pairs."""
 
     rows: Codes
-    """Of the embeddings, ``(n,)``."""
+    """Rows of the embeddings that take part, ``(n,)``."""
     subject: Codes
     """0 to G − 1, ``(n,)``."""
     group: Codes
     """``(n,)``, `UNKNOWN` without one."""
     names: tuple[str, ...]
-    """Of the groups."""
+    """Names of the groups."""
     pairs: Pairs | None
-    """Of these images."""
+    """Pairs of these images."""
     of_list: bool
     """Whether error rates are those of ``pairs``."""
     targets: tuple[str, ...]
@@ -124,7 +124,7 @@ def compare_models(
 
     Args:
         baseline: of m images.
-        new: of the same images in the same order.
+        new: embeddings of the same images in the same order.
         subject: code of the subject on each image, ``(m,)``; −1 where not known.
         group: code of the group of each image, ``(m,)``; −1 where not known. Such images count in
             figures of everybody.

@@ -317,7 +317,7 @@ class _Noise:
     """Rates from parity (size 0) to those observed (size 1) and beyond, with noise."""
 
     common: float
-    """Of all groups together."""
+    """Rate of all groups together."""
     direction: Values
     """Logarithms of the rates over the common one, ``(k,)``."""
     factors: Values

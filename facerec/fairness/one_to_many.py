@@ -57,7 +57,7 @@ class SearchPlan(Checked):
     reference: str | None = None
     """Group on which thresholds are set too, and with which others are compared."""
     seed: Seed = 0
-    """Of the split of subjects and the choice of images."""
+    """Seed of the split of subjects and of the choice of images."""
 
 
 def draw_galleries(
@@ -99,13 +99,13 @@ class OtherSubjects:
     """Images of subjects who are not audited, on whose searches thresholds are set."""
 
     name: str
-    """Of these data, for errors and reports."""
+    """Name of these data, for errors and reports."""
     vectors: NDArray[np.floating]
     """Raw embeddings, ``(M, D)``."""
     subjects: NDArray[np.int64]
     """Subject of each, 0 to P − 1, ``(M,)``."""
     ids: NDArray[np.str_] | NDArray[np.int64]
-    """Of each, ``(M,)``."""
+    """Id of each image, ``(M,)``."""
 
     @classmethod
     def of(cls, embeddings: Embeddings, name: str) -> OtherSubjects:

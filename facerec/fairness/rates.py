@@ -60,7 +60,7 @@ class ErrorsAt:
     point: OperatingPoint
     """Target, threshold, and what it was fixed on."""
     fmr: tuple[GroupShare, ...]
-    """Of each group, and at last of all that have one."""
+    """FMR of each group, and at last of all that have one."""
     fnmr: tuple[GroupShare, ...]
     """Each person weighs alike, however many photos there are of them."""
     fnmr_of_pairs: tuple[GroupShare, ...]

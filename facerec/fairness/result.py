@@ -31,13 +31,13 @@ class AuditSettings(Checked):
     targets: tuple[str, ...] = FMR_TARGETS
     """Nominal FMRs, taken exactly."""
     permutations: int = PERMUTATIONS
-    """Of the test on norms."""
+    """Permutations of the test on norms."""
     replicates: int = REPLICATES
     """Resamples of the subjects."""
     seed: Seed = 0
-    """Of permutations and resamples."""
+    """Seed of permutations and resamples."""
     threshold: float | None = None
-    """Of scores, at which rates are counted too and which all sentences are about."""
+    """Score at which rates are counted too, and which all sentences are about."""
 
     def combinations(self, groups: Sequence[str], source: str) -> list[tuple[str, ...]]:
         """Return the attributes, alone and intersecting; refuse what no audit can do.
@@ -71,7 +71,7 @@ class Finding:
     exploratory: bool
     """Whether it is anything but the one test declared in advance."""
     ratio: float | None = None
-    """Of the rates of two groups, the larger first except in searches; None of other figures."""
+    """Ratio of the rates of two groups, the larger first but in searches; None of other figures."""
 
     @property
     def text(self) -> str:
@@ -103,7 +103,7 @@ class Audit:
     caveats: tuple[str, ...]
     """Fixed sentences that belong to every report."""
     norms: SubjectNorms | None = None
-    """Of the first attribute, for a picture; in no file. None where scores were audited."""
+    """Norms by the first attribute, for a picture; in no file. None where scores were audited."""
 
     @property
     def groupings(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Galleries: embeddings → overlap of two sets, cleaning of one, enrolment and identification."""
+"""Galleries: embeddings → overlap of sets, cleaning, enrolment, identification, bridges."""
 
 from typing import TYPE_CHECKING
 
@@ -7,6 +7,7 @@ from facerec.base.lazy import lazy_names
 if TYPE_CHECKING:
     from facerec.embedding.space import Space
     from facerec.galleries.alarms import find_alarms
+    from facerec.galleries.bridge import Bridge, Price
     from facerec.galleries.cleaning import Cleaning, clean_set
     from facerec.galleries.gallery import Answer, Enrolment, Gallery, Identification
     from facerec.galleries.overlap import Match, Overlap, Side, find_overlap

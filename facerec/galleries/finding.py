@@ -35,7 +35,7 @@ class Found:
     """A photo of a folder, and how alike its face is."""
 
     image: str
-    """Its path in the folder."""
+    """Path of the photo in the folder."""
     similarity: float
     same: bool | None
     """Whether the similarity reaches the model's threshold; None without one, without a face, or
@@ -43,7 +43,7 @@ class Found:
     note: str = ""
     """What is to be known of the two photos, such as several faces."""
     face_score: float | None = None
-    """See `FaceScore`; None where the model has no limits."""
+    """Face score, see `FaceScore`; None where the model has no limits."""
 
 
 def find(

@@ -39,6 +39,7 @@ from facerec.embedding.calibration import ScoreCalibration
 from facerec.embedding.evidence import Evidence
 from facerec.embedding.extraction import Embeddings, image_digest
 from facerec.embedding.space import Space
+from facerec.galleries.bridge import Bridge
 from facerec.galleries.gallery_file import (
     COLUMNS,
     DIGESTS,
@@ -115,7 +116,7 @@ class Answer:
     """What the score says of the best candidate; None without a calibration, and for a template of
     several images, of which that says nothing."""
     probability: tuple[float, float, float] | None = None
-    """Of the best candidate by that evidence and the prior, with the limits of its interval."""
+    """Probability of the best candidate by that evidence and the prior, with its limits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,11 +124,11 @@ class Identification:
     """The answers to all probes, each made when it is asked for, and what the threshold means."""
 
     subjects: NDArray[np.str_]
-    """Of the gallery, ``(N,)``."""
+    """Names of the gallery's subjects, ``(N,)``."""
     rows: NDArray[np.int64]
-    """Of each probe's candidates, ``(n, k)``, the best first; −1 without an embedding."""
+    """Rows of each probe's candidates, ``(n, k)``, the best first; −1 without an embedding."""
     scores: NDArray[np.float32]
-    """Theirs, ``(n, k)``."""
+    """Cosines of the candidates, ``(n, k)``."""
     threshold: float | None
     """Score from which on the best one is named; None where none was asked for: nobody is named."""
     fpir: Fpir | None
@@ -194,6 +195,7 @@ class Gallery:
         digest_rows: of the subject whose it is, int64 ``(M,)``.
         calibration: what FPIRs are predicted from; None where there is none.
         score_calibration: what a cosine is worth as evidence; None where that is not known.
+        bridge: what translates probes; None where they are of the gallery's own space.
     """
 
     def __init__(self, space: Space) -> None:
@@ -208,6 +210,7 @@ class Gallery:
         self.digest_rows: NDArray[np.int64] = np.empty(0, np.int64)
         self.calibration: Calibration | None = None
         self.score_calibration: ScoreCalibration | None = None
+        self.bridge: Bridge | None = None
         self._rows: UnitRows | None = None
         self._index: FaissIndex | None = None
         self._current: Gallery | None = None
@@ -378,6 +381,26 @@ class Gallery:
             self._current._leave_out(gone)
         return self._current
 
+    def translated(self, bridge: Bridge) -> Gallery:
+        """Return a gallery of the same people that is searched with probes of a new network.
+
+        Neither thresholds nor evidence of the old network hold for translated probes: `calibrate`
+        it with strangers embedded by the new one. It is not to be changed otherwise, nor written.
+
+        Raises:
+            ModelError: the bridge leads to another space than the gallery's.
+        """
+        self.space.check(bridge.old, "the bridge")
+        view = copy.copy(self)
+        view.bridge, view._current = bridge, None
+        view.calibration = view.score_calibration = None
+        return view
+
+    def _check(self, probes: Embeddings, where: str) -> None:
+        """Refuse probes that are of another space than those that are searched with."""
+        space = self.space if self.bridge is None else self.bridge.new
+        space.check(Space.of(probes), where, "gallery" if self.bridge is None else "bridge")
+
     def rows_of(self, subjects: NDArray[np.str_]) -> NDArray[np.int64]:
         """Return the row of each subject, −1 for those who are not there."""
         return np.asarray(pd.Index(self.subjects).get_indexer(pd.Index(subjects, dtype=object)))
@@ -410,7 +433,7 @@ class Gallery:
             MetricError: an empty gallery.
             MissingExtraError: FAISS is asked for and not installed.
         """
-        probes = np.asarray(vectors)
+        probes = np.asarray(vectors) if self.bridge is None else self.bridge(np.asarray(vectors))
         if not len(self):
             raise MetricError("the gallery is empty, so nobody can be found; enrol people first")
         if index == "auto":
@@ -478,7 +501,7 @@ class Gallery:
             MetricError: an FPIR without a calibration.
         """
         if isinstance(probes, Embeddings):
-            self.space.check(Space.of(probes), where)
+            self._check(probes, where)
             vectors, failures = probes.vectors, probes.failures
         else:
             vectors, failures = np.asarray(probes), {}
@@ -559,7 +582,7 @@ class Gallery:
             vectors: NDArray[np.floating] = self.templates
             where = OWN
         else:
-            self.space.check(Space.of(impostors), where)
+            self._check(impostors, where)
             vectors, given = impostors.vectors, impostors.subjects
             known = [""] * len(vectors) if given is None else text_array(given, where)
             rows = np.flatnonzero(row_norms(vectors) > 0)

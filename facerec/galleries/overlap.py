@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from facerec.base.defaults import OVERLAP_SHARE
-from facerec.base.devices import choose_device
 from facerec.base.errors import DatasetError, MetricError
 from facerec.base.progress import Progress
 from facerec.cosines.searches import best
@@ -30,6 +29,9 @@ from facerec.galleries.impostor_tail import (
     standardise,
 )
 from facerec.galleries.search import group_sums
+
+if TYPE_CHECKING:
+    import torch
 
 # Best ones kept of a row where several images may be of one subject whom nobody names.
 _UNNAMED_RANKS = 24
@@ -117,7 +119,7 @@ class Match:
     other: int
     """Number in B's."""
     cosine: float
-    """Of both templates."""
+    """Cosine of both templates."""
     log_p: float
     """Natural logarithm of the chance that the best of all impostors is as good, or better."""
     expected_false: float
@@ -125,7 +127,7 @@ class Match:
     images: tuple[int, int]
     """Rows of the two images that resemble each other most."""
     image_cosine: float
-    """Their cosine."""
+    """Cosine of these two images."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +163,7 @@ def find_overlap(
 
     Args:
         a: raw embeddings with ids, and perhaps subjects.
-        b: the same, of the same network.
+        b: raw embeddings of the other set, by the same network.
         share: of the proposals that may be false, in (0, 1).
         device: where scores are computed, see `choose_device`.
         names: of both sets, for messages.
@@ -182,6 +184,8 @@ def find_overlap(
             f"{names[0]} and {names[1]} have one subject each, so that there is no impostor to "
             "compare with; give one of them more subjects"
         )
+    from facerec.base.devices import choose_device
+
     templates = first.templates(), second.templates()
     rows, columns = standardise(*templates)
     ranks = RANKS if second.named.all() else _UNNAMED_RANKS

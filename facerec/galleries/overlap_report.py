@@ -112,7 +112,7 @@ class KnownOverlap:
     b: Mapping[str, Any]
     images: frozenset[str]
     subjects: int
-    """Of the training set."""
+    """Subjects of the training set."""
 
     def is_of(self, bench: Bench) -> bool:
         """Tell whether B is the bench: the same file, or the same image ids."""

@@ -133,7 +133,7 @@ class Calibration:
         Args:
             scores: similarities, ``(P, M)``.
             probe_subjects: numbers of subjects, ``(P,)``.
-            entry_subjects: the same, ``(M,)``.
+            entry_subjects: numbers of the entries' subjects, ``(M,)``.
         """
         probes, subjects = (np.asarray(s, np.int64) for s in (probe_subjects, entry_subjects))
         matrix = np.where(probes[:, None] == subjects, -np.inf, np.asarray(scores, np.float32))

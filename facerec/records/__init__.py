@@ -6,7 +6,7 @@ from facerec.base.lazy import lazy_names
 
 if TYPE_CHECKING:
     from facerec.records.augment import Augmentation
-    from facerec.records.dataset import Batch, BatchLoader, BatchRequest, FaceDataset
+    from facerec.records.dataset import Batch, BatchLoader, BatchRequest, FaceDataset, Source
     from facerec.records.decode import decode_image, image_size
     from facerec.records.images import LabelledImages, SubjectFolders
     from facerec.records.layout import RecordImages, write_image_records

@@ -99,6 +99,7 @@ class LabelledImages(ImageSource):
     num_classes: int
     class_names: list[str] | None = None
     on_error: OnError = "error"
+    _classes: NDArray[np.int64]  # of all images, where they are known once the set is open
     _labels: NDArray[np.int64] | None = None
 
     @abstractmethod
@@ -116,9 +117,8 @@ class LabelledImages(ImageSource):
             FacerecError: the image is damaged or its label is no class.
         """
 
-    @abstractmethod
     def read_labels(self, progress: Progress | None = None) -> NDArray[np.int64]:
-        """Read the classes of all images, int64 ``(N,)``.
+        """Read the classes of all images, int64 ``(N,)``, if they are not known already.
 
         Args:
             progress: called now and then with the images done.
@@ -126,6 +126,7 @@ class LabelledImages(ImageSource):
         Raises:
             FacerecError: an image is damaged or its label is no class (``on_error="error"``).
         """
+        return self._classes
 
     def encoded(self, i: int) -> bytes:
         """Return the encoded image ``i``; raises as `sample` does."""
@@ -337,10 +338,6 @@ class SubjectFolders(LabelledImages):
     def names_sha256(self) -> str:
         """Return a hash of the paths of all images, in their order."""
         return hashlib.sha256(self._files.view(np.uint8).data).hexdigest()
-
-    def read_labels(self, progress: Progress | None = None) -> NDArray[np.int64]:
-        """See `LabelledImages.read_labels`; nothing needs to be read."""
-        return self._classes
 
 
 def find_file(root: Path, name: str) -> Path:

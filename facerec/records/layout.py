@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.base.errors import DatasetError, RecordError
-from facerec.base.files import LIST, open_file, read_file
-from facerec.base.names import same_name
+from facerec.base.files import open_file
 from facerec.base.progress import Progress
 from facerec.records.images import LabelledImages, OnError, check_relative, text_array
 from facerec.records.recordio import (
@@ -43,6 +42,7 @@ from facerec.records.recordio import (
     record_writer,
     unpack,
 )
+from facerec.records.tables import read_text
 
 Layout = Literal["insightface", "im2rec"]
 
@@ -377,21 +377,6 @@ def read_list(path: Path) -> dict[int, tuple[str, ...]]:
         check_relative(name, f"{path}, line {number}")
         paths[int(key[:20])] = PurePosixPath(name).parts
     return paths
-
-
-def read_text(path: Path) -> str:
-    """Return a text file, with its names composed.
-
-    Raises:
-        DatasetError: it cannot be read or is not UTF-8.
-    """
-    try:
-        text = read_file(path, LIST).decode("utf-8-sig")
-        return same_name(text.replace("\r\n", "\n").replace("\r", "\n"))
-    except (OSError, UnicodeDecodeError) as problem:
-        raise DatasetError(
-            f"{path}: cannot be read as text in UTF-8 ({problem}); check the path, or save it anew"
-        ) from problem
 
 
 def write_image_records(

@@ -309,9 +309,8 @@ def _write_set(
     def stored(i: int) -> bytes:
         data = images.encoded(i)
         foreign = image_kind(data) not in (None, "jpeg", "png")  # None is for whoever decodes it
-        if not foreign and size is None:
-            return data
-        image = decode_image(data, images.where(i), size)
+        if foreign or size is not None:
+            image = decode_image(data, images.where(i), size)
         if not foreign:
             return data
         return cv2.imencode(".png", cv2.cvtColor(image, cv2.COLOR_RGB2BGR))[1].tobytes()

@@ -84,7 +84,8 @@ class RecordFile:
             RecordError: no sound record begins there.
         """
         ranges, _ = self._walk(offset, key)
-        return self._join(ranges)
+        data = self.content
+        return MAGIC.join([data[a:b] for a, b in ranges])  # of one part no copy is made
 
     def record_end(self, offset: int) -> int:
         """Return where the record at ``offset`` ends, padding included, without reading its data.
@@ -104,8 +105,8 @@ class RecordFile:
         Raises:
             RecordError: the file is damaged (without ``salvage``).
         """
-        for offset, ranges in self.spans(salvage):
-            yield offset, self._join(ranges)
+        for offset in self.offsets(salvage):
+            yield offset, self.read(offset)
 
     def words(self) -> np.ndarray:
         """Return the mapped file as little-endian uint32 words, ``(size // 4,)``, not copied."""
@@ -136,13 +137,13 @@ class RecordFile:
             f"{self.size:,} bytes to {size:,}; restore it and begin again"
         )
 
-    def spans(self, salvage: bool = False) -> Iterator[tuple[int, list[tuple[int, int]]]]:
-        """Yield offset and data ranges of all records, as `scan` does, without reading data."""
+    def offsets(self, salvage: bool = False) -> Iterator[int]:
+        """Yield the offsets of all records, as `scan` does, without reading data."""
         self.damages = []
         position = 0
         while position < self.size:
             try:
-                ranges, end = self._walk(position)
+                end = self.record_end(position)
             except RecordError as problem:
                 if not salvage:
                     raise
@@ -152,7 +153,7 @@ class RecordFile:
                     start, _, reason = self.damages.pop()
                 self.damages.append((start, end, reason))
             else:
-                yield position, ranges
+                yield position
             position = end
 
     def _next_beginning(self, position: int) -> int:
@@ -190,10 +191,6 @@ class RecordFile:
             ranges.append((start, stop))
             if flag in (0, 3):
                 return ranges, position
-
-    def _join(self, ranges: list[tuple[int, int]]) -> bytes:
-        data = self.content
-        return MAGIC.join([data[a:b] for a, b in ranges])  # of one part no copy is made
 
     def _error(self, offset: int, key: int | None, problem: str) -> RecordError:
         keyed = "" if key is None else f", key {key}"
@@ -376,7 +373,7 @@ def rebuild_index(path: str | os.PathLike[str]) -> RecordIndex:
     Raises:
         RecordError: the file is missing or damaged.
     """
-    offsets = np.fromiter((offset for offset, _ in RecordFile(path).spans()), dtype=np.int64)
+    offsets = np.fromiter(RecordFile(path).offsets(), dtype=np.int64)
     return RecordIndex(np.arange(len(offsets), dtype=np.int64), offsets)
 
 

@@ -106,7 +106,7 @@ class _Subject(NamedTuple):
     """Work for one process: all photos of one subject."""
 
     key: list[int]
-    """Of their generator."""
+    """Seeds of the generator of these photos."""
     row: dict[str, str]
     """What their rows of attributes.csv share."""
     group: Group

@@ -24,6 +24,26 @@ MAX_LINE = 1 << 24
 """Bytes of a line; a file with a longer one is no table."""
 
 
+def read_text(path: Path) -> str:
+    """Return a text file as UTF-8 or UTF-16 has it, with LF alone as ends, and names composed.
+
+    Raises:
+        DatasetError: it cannot be read or is no text.
+    """
+    with reading(path, DatasetError):
+        content = read_file(path, LIST)
+    wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    try:
+        text = content.decode("utf-16" if wide else "utf-8-sig")
+    except UnicodeDecodeError as problem:
+        line = content.count(b"\n", 0, problem.start) + 1
+        raise DatasetError(
+            f"{path}, line {line}: this is no UTF-8 text (byte {problem.start}); check that this "
+            "is the right file, or save it as UTF-8"
+        ) from problem
+    return same_name(text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
 class TextTable:
     """A table whose columns are known and whose rows are read as they are asked for, once.
 

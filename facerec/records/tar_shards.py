@@ -180,10 +180,6 @@ class TarImages(LabelledImages):
             digest.update(array.tobytes())
         return digest.hexdigest()
 
-    def read_labels(self, progress: Progress | None = None) -> NDArray[np.int64]:
-        """See `LabelledImages.read_labels`; nothing needs to be read."""
-        return self._classes
-
     def _shard(self, i: int) -> Path:
         return self.shards[int(np.searchsorted(self._starts, i, side="right")) - 1]
 
@@ -221,7 +217,7 @@ class TarImages(LabelledImages):
         else:
             classes[known] = np.arange(known.sum())
             self.class_names = [_text(label) for label in distinct[known]]
-        self._classes: NDArray[np.int64] = classes[inverse]
+        self._classes = classes[inverse]
         self.num_classes = int(classes.max()) + 1
 
 

@@ -16,8 +16,8 @@ from facerec.base.progress import Progress
 from facerec.records.augment import Augmentation
 from facerec.records.dataset import FaceDataset, Source
 from facerec.records.images import LabelledImages, OnError, SubjectFolders, turned_note
-from facerec.records.layout import RecordImages, read_text
-from facerec.records.tables import TextTable
+from facerec.records.layout import RecordImages
+from facerec.records.tables import TextTable, read_text
 from facerec.records.tar_shards import TarImages, is_tar_shards
 
 

@@ -47,20 +47,17 @@ def check_replaceable(
         raise FacerecError(f"{folder}: {problem}")
 
 
-def write_folder(
-    path: str | os.PathLike[str], files: Mapping[str, bytes], *, private: bool = False
-) -> None:
+def write_folder(path: str | os.PathLike[str], files: Mapping[str, bytes]) -> None:
     """Write a folder that appears whole or not at all, and takes the place of the one before it.
 
     Args:
         path: the folder; whatever is there is replaced.
         files: path inside the folder → contents.
-        private: as in `atomic_folder`.
 
     Raises:
         FacerecError: the folder cannot be written; the old one is then still there.
     """
-    with atomic_folder(path, replace=True, private=private) as temporary:
+    with atomic_folder(path, replace=True) as temporary:
         for name, content in files.items():
             target = temporary / name
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -41,28 +41,6 @@ class FindingLine:
 
 
 @dataclass(frozen=True)
-class Link:
-    """A piece of a sentence that leads to another file."""
-
-    text: str
-    address: str
-
-
-Piece: TypeAlias = str | Link
-
-
-@dataclass(frozen=True, init=False)
-class Text:
-    """A sentence or several, made of pieces."""
-
-    pieces: tuple[Piece, ...]
-    kind: ClassVar[str] = "text"
-
-    def __init__(self, *pieces: Piece) -> None:
-        object.__setattr__(self, "pieces", pieces)
-
-
-@dataclass(frozen=True)
 class Listed:
     """Sentences, each of its own; notes are set off, as a reader must know them."""
 
@@ -88,7 +66,8 @@ class Folded:
     kind: ClassVar[str] = "folded"
 
 
-Block: TypeAlias = "Table | Drawing | Text | Listed | Terms | Folded"
+Block: TypeAlias = "Table | Drawing | str | Listed | Terms | Folded"
+"""What a section is made of; a text is a remark."""
 
 
 @dataclass(frozen=True)

@@ -267,7 +267,7 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let go of these bodies, then end."""
-        self._bodies.let_go()
+        self._bodies.make_room(0)
         await super().shutdown(sockets)
 
 

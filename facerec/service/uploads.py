@@ -76,7 +76,7 @@ class Bodies:
         kind = request.headers.get("content-type", "")
         form = parse_form(self._chunks(body, request), kind, most)
         reader = self._readers[body] = asyncio.create_task(form)
-        self._make_room(self._most)
+        self.make_room(self._most)
         try:
             await asyncio.wait({reader}, timeout=self._bounds.timeout_s)
             if not reader.done():
@@ -89,10 +89,6 @@ class Bodies:
         finally:
             reader.cancel()
             self._readers.pop(body, None)
-
-    def let_go(self) -> None:
-        """Let all that are on their way give way."""
-        self._make_room(0)
 
     async def _chunks(self, body: _Body, request: Request) -> AsyncGenerator[bytes, None]:
         limit = self._bounds.max_body_bytes
@@ -109,14 +105,17 @@ class Bodies:
                     self._readers[body] = self._readers.pop(body)
                 if body.size > limit:
                     raise too_large
-                self._make_room(self._most)
+                self.make_room(self._most)
                 yield chunk
         except ClientDisconnect as error:
             raise Refusal(400, "the connection closed before the body was complete") from error
         body.whole = True
 
-    def _make_room(self, most: int) -> None:
-        """Let bodies give way until one address has at most half of ``most``, and all have it."""
+    def make_room(self, most: int) -> None:
+        """Let bodies give way until one address has at most half of ``most``, and all have it.
+
+        Of 0 bytes, all that are on their way do.
+        """
         while True:
             pending: Counter[str] = Counter()
             total = 0

@@ -115,7 +115,7 @@ class ClusteredFigure:
     noise: float
     """Variance of non-mated comparisons themselves, which two subjects' changes both contain."""
     surplus: float
-    """See `Sums.surplus`."""
+    """Variance beyond that of independent comparisons, see `Sums.surplus`."""
     independent: float
     """Variance if all comparisons were independent."""
     cells: float

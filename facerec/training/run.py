@@ -190,7 +190,7 @@ def check_same_run(
     Args:
         folder: of the run.
         recipe: to go on with.
-        dataset: the same.
+        dataset: the images that it trains on.
         teacher: SHA-256 of the teacher's file; None without one.
 
     Raises:

@@ -187,9 +187,9 @@ def find_subjects(
     return replace(pairs, subjects=infer_subjects(pairs, items)), INFERRED, notes
 
 
-def contiguous_folds(pairs: int, folds: int = 10) -> NDArray[np.int64] | None:
-    """Return the fold of every pair, ``(pairs,)``, in blocks; None if they cannot be filled."""
-    return fold_indices(pairs, folds) if pairs >= folds else None
+def contiguous_folds(pairs: int) -> NDArray[np.int64] | None:
+    """Return the fold of every pair, ``(pairs,)``, in ten blocks; None if they cannot be filled."""
+    return fold_indices(pairs) if pairs >= 10 else None
 
 
 def folders_of(ids: NDArray[np.str_]) -> NDArray[np.str_] | None:

@@ -19,7 +19,7 @@ from facerec.base.errors import MetricError
 from facerec.base.progress import Progress
 from facerec.cosines.counts import Sample
 from facerec.cosines.tiles import Tile, total
-from facerec.embedding.calibration import ModelCalibration, ScoreCalibration, Threshold
+from facerec.embedding.calibration import ModelCalibration, ScoreCalibration
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.face_score import fit_face_score
 from facerec.embedding.model import EmbeddingModel
@@ -42,7 +42,7 @@ from facerec.statistics.curves import RocCurve
 from facerec.statistics.intervals import Interval
 from facerec.statistics.multiplicity import holm
 from facerec.statistics.operating_points import Rate
-from facerec.verification.result import VerificationResult
+from facerec.verification.result import VerificationResult, stored_thresholds
 from facerec.verification.scoring.all_pairs import score_all_pairs
 
 MOST_SUBJECTS = 5000
@@ -111,12 +111,6 @@ def calibrate_model(
             raise
         # So well do they part that no score is seen of both kinds often enough.
     found = score_all_pairs(vectors, names, fpr=fpr, progress=progress)
-    thresholds = []
-    for point, table in zip(found.points, found.tables, strict=True):
-        if point.resolvable and math.isfinite(point.threshold):
-            fmr, fnmr = table.fmr_share().interval(), table.fnmr_share().interval()
-            ends = (fmr.low, fmr.high), (1 - fnmr.high, 1 - fnmr.low)
-            thresholds.append(Threshold.of(point, source, flip, *ends))
     across, down = about.get("shift") or (0, 0)
     return ModelCalibration(
         sha256=about["sha256"],
@@ -125,7 +119,7 @@ def calibrate_model(
         flip=flip,
         align=embeddings.note.get("align"),
         source=source,
-        thresholds=tuple(thresholds),
+        thresholds=tuple(stored_thresholds(found.estimates(), source, flip)),
         faces=faces,
         ratio=worth,
     )
@@ -413,23 +407,17 @@ class _Cells:
             counts[first : first + size] += flat.reshape(size, CELLS).astype(np.int32)
 
 
-def count_scores(
-    vectors: ArrayLike,
-    subjects: ArrayLike,
-    *,
-    device: str = "cpu",
-) -> ScoreCounts:
+def count_scores(vectors: ArrayLike, subjects: ArrayLike) -> ScoreCounts:
     """Compare every image with every other and count the scores by subject.
 
     Args:
         vectors: raw embeddings, ``(N, D)``.
         subjects: of the images, ``(N,)``.
-        device: where scores are computed.
 
     Raises:
         MetricError: no mated or no non-mated pair of usable images.
     """
-    sample = Sample(vectors, subjects, choose_device(device))
+    sample = Sample(vectors, subjects, choose_device("cpu"))
     kernels = sample.tiles.visit(lambda: _Cells(sample), "comparing")
     return ScoreCounts(total(kernels, "mated"), total(kernels, "non_mated"), sample.images)
 
@@ -452,7 +440,6 @@ def cross_validate(
     subjects: ArrayLike,
     *,
     folds: int = 10,
-    device: str = "cpu",
     progress: Progress | None = None,
 ) -> tuple[float, float]:
     """Return the Cllr of people whom the calibration does not know, and the least possible there.
@@ -464,7 +451,6 @@ def cross_validate(
         vectors: raw embeddings, ``(N, D)``.
         subjects: of the images, ``(N,)``.
         folds: their number.
-        device: where scores are computed.
         progress: see `facerec.base.progress.Progress`.
 
     Raises:
@@ -494,8 +480,8 @@ def least_cllr(
     """Return the least Cllr of comparisons counted by cell of the score, ``(CELLS,)`` each.
 
     Args:
-        mated: comparisons in each cell.
-        non_mated: the same.
+        mated: mated comparisons in each cell.
+        non_mated: non-mated comparisons in each cell.
         ends: between which log-likelihood ratios must lie.
     """
     there = np.flatnonzero(mated + non_mated)[::-1]

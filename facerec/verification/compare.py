@@ -15,7 +15,6 @@ from facerec.statistics.clustered import paired_difference
 from facerec.statistics.influences import Influence, ScoredComparisons
 from facerec.verification.bench import dependence
 from facerec.verification.evaluation import held_out
-from facerec.verification.identification import IdentificationResult
 from facerec.verification.result import PairedComparison, PairedFigure, VerificationResult
 
 Scores = NDArray[np.floating]
@@ -64,8 +63,8 @@ def compare(first: VerificationResult, second: VerificationResult) -> PairedComp
         rows.append(PairedFigure(name, a, b, difference, reliable, target))
     notes += [f"B: {note}" for note in second.notes if note not in first.notes]
     return PairedComparison(
-        first=describe_result(first),
-        second=describe_result(second),
+        first=first.title,
+        second=second.title,
         mated=int(same.sum()),
         non_mated=int((~same).sum()),
         left_out=left_out,
@@ -74,12 +73,6 @@ def compare(first: VerificationResult, second: VerificationResult) -> PairedComp
         basis=dependence(number),
         notes=tuple(notes),
     )
-
-
-def describe_result(result: VerificationResult | IdentificationResult) -> str:
-    """Name the bench and, where known, the model."""
-    model = None if result.model is None else result.model.get("name")
-    return result.name if model is None else f"{result.name} · {model}"
 
 
 def _figures(
@@ -108,7 +101,7 @@ def _figures(
 def _check_pairs(first: VerificationResult, second: VerificationResult) -> None:
     """Refuse results on different pairs, or on pairs in another order."""
     one, other = first.pairs, second.pairs
-    both = f"{describe_result(first)} and {describe_result(second)}"
+    both = f"{first.title} and {second.title}"
     if len(one) != len(other):
         raise MetricError(
             f"{both}: the first has {len(one)} pairs and the second {len(other)}; "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,9 +15,7 @@ from scipy.special import stdtrit
 from facerec.base.defaults import FPR_TARGETS, Compat
 from facerec.base.errors import MetricError
 from facerec.base.large_arrays import take
-from facerec.base.progress import Progress
 from facerec.cosines.unit_rows import score_pairs
-from facerec.embedding.align import Aligner
 from facerec.embedding.extraction import Embeddings, embed_images
 from facerec.embedding.model import EmbeddingModel
 from facerec.report import words
@@ -210,32 +208,22 @@ def evaluate_bench(
     flip: bool = True,
     fpr: Sequence[Rate] = FPR_TARGETS,
     compat: Compat | None = None,
-    align: Aligner | None = None,
-    batch_size: int = 64,
-    progress: Progress | None = None,
-    on_error: Literal["error", "skip"] = "error",
+    **how: Any,
 ) -> VerificationResult:
     """Embed each image of a bench once, and compute all figures as `evaluate_embeddings` does.
 
-    With ``flip`` the raw embeddings of each image and its mirror image are summed; ``align`` finds
-    the face in photos that are not aligned yet. An image that does not decode ends the evaluation,
-    or with ``on_error="skip"`` makes its pairs failures to acquire.
+    With ``flip`` the raw embeddings of each image and its mirror image are summed. All else is
+    given to `facerec.embedding.extraction.embed_images`: ``align``, ``batch_size``, ``progress``
+    and ``on_error``, by which an image that does not decode ends the evaluation or, with "skip",
+    makes its pairs failures to acquire.
 
     Raises:
-        ImageError: an image does not decode and ``on_error`` is ``"error"``.
+        ImageError: an image does not decode and is not skipped.
         MetricError: an impossible target, or a class without any score.
     """
     for target in fpr:
         parse_rate(target)  # before minutes of embedding
-    embeddings = embed_images(
-        model,
-        bench.images,
-        flip=flip,
-        align=align,
-        batch_size=batch_size,
-        on_error=on_error,
-        progress=progress,
-    )
+    embeddings = embed_images(model, bench.images, flip=flip, **how)
     result = evaluate_embeddings(embeddings, bench, fpr=fpr, compat=compat)
     return replace(result, model=model.describe())
 
@@ -281,26 +269,18 @@ def _tpr_at(scored: ScoredComparisons, target: Rate) -> TprEstimate:
     """Return the point of a target with its intervals."""
     point = scored.figures.roc.tpr_at_fpr(target)
     accepted = scored.scores >= point.threshold
-    few = "" if point.reliable else "few errors"
-    tpr = Estimate(point.tpr, scored.tpr_interval(point), point.true_accepts, point.mated, few)
-    threshold = scored.threshold_interval(point) if point.resolvable else None
+    realised = scored.share(accepted, ~scored.same).interval()
+    found = TprEstimate.of(point, scored.tpr_interval(point), realised)
     if not point.resolvable:
-        why = f"{point.non_mated:,} non-mated pairs show no FPR below {1 / point.non_mated:.2g}"
-        tpr = Estimate(None, remark=why, unresolved=True)
-    unknown = "" if threshold else "too few subjects for an interval"
-    unknown = words.threshold_remark(point.threshold) or unknown
-    fpr = scored.share(accepted, ~scored.same).interval()
+        return found
+    ends, known = scored.threshold_interval(point), found.threshold
+    remark = known.remark or ("" if ends else "too few subjects for an interval")
+    found = replace(found, threshold=replace(known, interval=ends, remark=remark))
     each, alike = (scored.share(accepted, scored.same, people) for people in (False, True))
-    people = None
-    if point.resolvable and each.effective_subjects < alike.effective_subjects / 2:
-        people = replace(tpr, value=alike.value, interval=scored.tpr_interval(point, True))
-    return TprEstimate(
-        point,
-        tpr,
-        Estimate(point.fpr_realised, fpr, point.false_accepts, point.non_mated),
-        Estimate(point.threshold, threshold, remark=unknown, unit="score"),
-        people,
-    )
+    if each.effective_subjects < alike.effective_subjects / 2:
+        interval = scored.tpr_interval(point, True)
+        found = replace(found, alike=replace(found.tpr, value=alike.value, interval=interval))
+    return found
 
 
 def _why(embeddings: Embeddings, pairs: Pairs, pair: int) -> str:

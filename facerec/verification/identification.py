@@ -15,7 +15,6 @@ from facerec.cosines.unit_rows import real_matrix, row_norms
 from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
 from facerec.report.tidy import figure_row, records, tidy
-from facerec.report.words import threshold_remark
 from facerec.statistics.clustered import fnmr_interval
 from facerec.statistics.identification import (
     Searches,
@@ -25,6 +24,7 @@ from facerec.statistics.identification import (
 from facerec.statistics.influences import ScoredComparisons
 from facerec.statistics.intervals import Interval
 from facerec.statistics.operating_points import Rate
+from facerec.verification.result import Result, TprEstimate
 from facerec.verification.templates import SearchSet, TemplateBench
 
 if TYPE_CHECKING:
@@ -36,23 +36,15 @@ AVERAGED = ("TPIR@FPIR", "rank")
 """Figures that are averaged over the galleries."""
 
 
-@dataclass(frozen=True)
-class IdentificationResult:
+@dataclass(frozen=True, kw_only=True)
+class IdentificationResult(Result):
     """Figures of 1:N, by gallery and averaged over the galleries."""
 
-    name: str
     figures: pd.DataFrame = field(repr=False, compare=False)
     """A tidy table with the key ``gallery``, ``mean`` for averages; see `facerec.report.tidy`."""
     galleries: Mapping[str, int]
     """Entries of each."""
-    notes: tuple[str, ...]
-    """What a reader must know, one sentence each."""
-    flip: bool | None = None
-    """See `facerec.verification.result.VerificationResult`, as for what follows."""
-    align: Mapping[str, Any] | None = None
     score: str = "cosine of template vectors, float32"
-    model: Mapping[str, Any] | None = None
-    source: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the entries of each gallery, and all figures as rows, as JSON types."""
@@ -99,7 +91,7 @@ def identify(
                 mean = Estimate(value, Interval(low, high), remark="limits: means of those of each")
                 rows.append(figure_row(str(what), mean, str(at), bench=name, gallery="mean"))
     sizes = {gallery.name: len(gallery.templates) for gallery in bench.galleries}
-    return IdentificationResult(name, tidy(rows), sizes, tuple(notes))
+    return IdentificationResult(name=name, figures=tidy(rows), galleries=sizes, notes=tuple(notes))
 
 
 def _identify(
@@ -121,10 +113,6 @@ def _identify(
     found: dict[tuple[str, str], Estimate] = {}
     for target in map(str, fpir if others.size else ()):
         point = tpir_at_fpir(searches, target)
-        if not point.resolvable:
-            said = f"{point.non_mated} searches are non-mated"
-            found["TPIR@FPIR", target] = Estimate(None, remark=said, unresolved=True)
-            continue
         identified = (closed.rank == 1) & (closed.mate >= point.threshold)
         alarms = searches.best_other[~mated] >= point.threshold
         tpir, realised = fnmr_interval(identified, subjects), fnmr_interval(alarms, others)
@@ -135,16 +123,8 @@ def _identify(
             of = np.unique(np.concatenate([subjects, others]), return_inverse=True)[1]
             scored = ScoredComparisons.of(scores, np.arange(scores.size) < listed.size, (of, of))
             tpir = scored.tpr_interval(scored.figures.roc.tpr_at_fpr(target))
-        few = "" if point.reliable else "few errors"
-        found |= {
-            ("TPIR@FPIR", target): Estimate(point.tpr, tpir, point.true_accepts, point.mated, few),
-            ("realised FPIR", target): Estimate(
-                point.fpr_realised, realised, point.false_accepts, point.non_mated
-            ),
-            ("threshold", target): Estimate(
-                point.threshold, remark=threshold_remark(point.threshold), unit="score"
-            ),
-        }
+        whole = TprEstimate.of(point, tpir, realised, ("TPIR", "FPIR", "searches"))
+        found |= {(figure, at): estimate for figure, estimate, at in whole.figures()}
     for rank in ranks:
         count = int(hits[rank - 1])
         interval = fnmr_interval(closed.rank <= rank, subjects)

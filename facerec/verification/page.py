@@ -22,7 +22,6 @@ from facerec.report.plotting import Drawing, Drawings, slug
 from facerec.report.table import Table, facts_table
 from facerec.report.tidy import estimate_of, records, rows_table, said, shown_name
 from facerec.statistics.operating_points import RULE_OF_30
-from facerec.verification.compare import describe_result
 from facerec.verification.identification import IdentificationResult
 from facerec.verification.plots import reliability_plot, roc_plot, score_plot
 from facerec.verification.report import (
@@ -31,7 +30,7 @@ from facerec.verification.report import (
     remarks_of,
     remarks_of_differences,
 )
-from facerec.verification.result import PairedComparison, VerificationResult
+from facerec.verification.result import PairedComparison, Result, VerificationResult
 from facerec.verification.rows import (
     ACCURACY,
     AUC,
@@ -106,7 +105,7 @@ def write_report(
     differences = [comparison_rows(comparison) for comparison in comparisons]
     found = [each.figures for each in searches]
     pairs = {name: _pairs(name, result) for name, result in results.items()}
-    every: list[VerificationResult | IdentificationResult] = [*results.values(), *searches]
+    every: list[Result] = [*results.values(), *searches]
     caption = "Figures with 95 % intervals"
     sections = [
         Section("All figures", [rows_table(caption, pd.concat(tables))] if tables else []),
@@ -116,7 +115,7 @@ def write_report(
         ),
         Section("Curves", curves[1:]),
         *(
-            Section("Identification", [rows_table(describe_result(each), one)], lead=_SEARCHES)
+            Section("Identification", [rows_table(each.title, one)], lead=_SEARCHES)
             for each, one in zip(searches, found, strict=True)
         ),
         *(_section(name, result, pairs[name]) for name, result in results.items()),
@@ -188,7 +187,7 @@ def _of_search(search: IdentificationResult) -> FindingLine:
     ranks = search.figures[search.figures.figure == "rank"]
     basis = f"1:N, {words.counted(len(search.galleries), 'gallery', 'galleries')}"
     last = ranks[ranks.gallery == ranks.gallery.iloc[-1]]
-    return _finding(describe_result(search), last, basis=basis)
+    return _finding(search.title, last, basis=basis)
 
 
 def _finding(title: str, rows: pd.DataFrame, **more: str) -> FindingLine:
@@ -242,7 +241,7 @@ def _section(name: str, result: VerificationResult, rows: Sequence[Row]) -> Sect
     if result.notes:
         blocks.insert(0, Listed(list(map(words.sentence, result.notes)), "notes"))
     said = [*remarks_of(result), f"intervals: {result.basis}"]
-    return Section(name, blocks, lead=f"{describe_result(result)}: {'; '.join(said)}.")
+    return Section(name, blocks, lead=f"{result.title}: {'; '.join(said)}.")
 
 
 def _pairs(name: str, result: VerificationResult) -> list[Row]:
@@ -273,7 +272,7 @@ def _pairs(name: str, result: VerificationResult) -> list[Row]:
     ]
 
 
-def _provenance(result: VerificationResult | IdentificationResult) -> Table:
+def _provenance(result: Result) -> Table:
     """Return where a result comes from, one entry a line."""
     facts: dict[str, Any] = {"bench": result.name}
     for title, mapping in (("model", result.model), ("source", result.source)):
@@ -284,4 +283,4 @@ def _provenance(result: VerificationResult | IdentificationResult) -> Table:
         name: fact if isinstance(fact, str) else json.dumps(plain(fact), ensure_ascii=False)
         for name, fact in facts.items()
     }
-    return facts_table(describe_result(result), texts)
+    return facts_table(result.title, texts)

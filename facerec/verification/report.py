@@ -10,9 +10,8 @@ from facerec.embedding.align import alignment_words
 from facerec.report import words
 from facerec.report.tidy import rows_table
 from facerec.statistics.operating_points import RULE_OF_30
-from facerec.verification.compare import describe_result
 from facerec.verification.identification import IdentificationResult
-from facerec.verification.result import PairedComparison, VerificationResult
+from facerec.verification.result import PairedComparison, Result, VerificationResult
 from facerec.verification.rows import comparison_rows, result_rows
 
 LISTED_FAILURES = 10
@@ -37,7 +36,7 @@ def pairs_of(one: VerificationResult | PairedComparison) -> str:
 def print_result(result: VerificationResult, console: Console) -> None:
     """Print one bench, with notes and failures below."""
     console.print()
-    _say(console, f"{describe_result(result)}: {pairs_of(result)}", "bold")
+    _say(console, f"{result.title}: {pairs_of(result)}", "bold")
     console.print(rows_table("", result_rows(result)).terminal())
     remarks = [*remarks_of(result), f"intervals: {result.basis}", _READING, THRESHOLD_ADVICE]
     _print_remarks(remarks, result.notes, console)
@@ -55,12 +54,12 @@ def print_comparison(comparison: PairedComparison, console: Console) -> None:
 
 def print_identification(result: IdentificationResult, console: Console) -> None:
     """Print the figures of 1:N by gallery, and their means where there are several."""
-    title = f"{describe_result(result)}: 1:N identification"
+    title = f"{result.title}: 1:N identification"
     console.print(rows_table(title, result.figures).terminal())
     _print_remarks(remarks_of(result), result.notes, console)
 
 
-def remarks_of(result: VerificationResult | IdentificationResult) -> list[str]:
+def remarks_of(result: Result) -> list[str]:
     """Return how what was compared came to be, a sentence each."""
     flip = {None: "unknown", True: "sum of raw embeddings", False: "none"}[result.flip]
     remarks = [f"flip: {flip}; score: {result.score}"]

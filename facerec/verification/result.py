@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,12 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.base.errors import MetricError
-from facerec.embedding.calibration import ScoreCalibration
+from facerec.embedding.calibration import ScoreCalibration, Threshold
 from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
+from facerec.report.tidy import ALIKE
+from facerec.report.words import threshold_remark
+from facerec.statistics.intervals import Interval
 from facerec.statistics.kfold import KFoldAccuracy
 from facerec.statistics.operating_points import OperatingPoint, Rate, parse_rate
 from facerec.verification.bench import Pairs
+
+Names = tuple[str, str, str]
+"""What the two rates of an operating point are called, and what is or is not mated."""
+PAIRS: Names = "TPR", "FPR", "pairs"
 
 
 @dataclass(frozen=True)
@@ -31,14 +39,41 @@ class TprEstimate:
 
     point: OperatingPoint
     tpr: Estimate
-    """Its interval allows for the uncertainty of the threshold; no value where the target is not
-    resolvable."""
+    """TPR, whose interval allows for the uncertainty of the threshold; no value where the target
+    is not resolvable."""
     fpr: Estimate
     threshold: Estimate
     """No interval if the target is not resolvable, or if there are too few subjects."""
     alike: Estimate | None = None
     """The TPR of which each person weighs alike, and not each mated pair, where a few people have
     most pairs; else None."""
+    names: Names = PAIRS
+
+    @classmethod
+    def of(
+        cls, point: OperatingPoint, tpr: Interval | None, fpr: Interval, names: Names = PAIRS
+    ) -> TprEstimate:
+        """Return a point with the intervals of its rates; its threshold is taken as known."""
+        few = "" if point.reliable else "few errors"
+        found = Estimate(point.tpr, tpr, point.true_accepts, point.mated, few)
+        if not point.resolvable:
+            none = f"{point.non_mated:,} non-mated {names[2]} show no {names[1]}"
+            why = f"{none} below {1 / point.non_mated:.2g}"
+            found = Estimate(None, remark=why, unresolved=True)
+        realised = Estimate(point.fpr_realised, fpr, point.false_accepts, point.non_mated)
+        said = threshold_remark(point.threshold)
+        known = Estimate(point.threshold, remark=said, unit="score")
+        return cls(point, found, realised, known, names=names)
+
+    def figures(self) -> Iterator[tuple[str, Estimate, str]]:
+        """Yield name, figure and target of all that there is."""
+        (tpr, fpr, _), target = self.names, self.point.target
+        yield f"{tpr}@{fpr}", self.tpr, target
+        if self.tpr.value is not None:
+            if self.alike is not None:
+                yield f"{tpr}@{fpr}{ALIKE}", self.alike, target
+            yield f"realised {fpr}", self.fpr, target
+            yield "threshold", self.threshold, target
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures as JSON types."""
@@ -51,6 +86,42 @@ class TprEstimate:
         }
 
 
+def stored_thresholds(
+    points: Iterable[TprEstimate], bench: str, flip: bool, score: str = "cosine"
+) -> Iterator[Threshold]:
+    """Yield what a model's calibration has of points; nothing of one without a finite threshold.
+
+    Args:
+        points: of cosines.
+        bench: on which they were found.
+        flip: whether embeddings were sums over image and mirror image.
+        score: what was compared.
+    """
+    for each in points:
+        tpr, fpr, ends = each.tpr.interval, each.fpr.interval, each.threshold.interval
+        if tpr is None or fpr is None or not math.isfinite(each.point.threshold):
+            continue
+        limits = None
+        if ends is not None and math.isfinite(ends.low) and math.isfinite(ends.high):
+            limits = ends.low, ends.high
+        point = each.point
+        yield Threshold(
+            bench=bench,
+            fpr=point.target,
+            threshold=point.threshold,
+            fpr_realised=point.fpr_realised,
+            fpr_interval=(fpr.low, fpr.high),
+            false_accepts=(point.false_accepts, point.non_mated),
+            tpr=point.tpr,
+            tpr_interval=(tpr.low, tpr.high),
+            true_accepts=(point.true_accepts, point.mated),
+            reliable=point.reliable,
+            flip=flip,
+            threshold_interval=limits,
+            score=score,
+        )
+
+
 @dataclass(frozen=True)
 class Failure:
     """A pair without a score: one of its images has no usable embedding (failure to acquire)."""
@@ -60,11 +131,33 @@ class Failure:
     reason: str
 
 
-@dataclass(frozen=True)
-class VerificationResult:
-    """Everything that verification found on one bench."""
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What was compared, and how."""
 
     name: str
+    notes: tuple[str, ...]
+    """What a reader must know to judge the figures, one sentence each."""
+    score: str = "cosine of raw embeddings, float32"
+    flip: bool | None = None
+    """Whether the raw embeddings of each image and its mirror image were summed; None: unknown."""
+    align: Mapping[str, Any] | None = None
+    """How faces were found in photos, see `Aligner.describe`; None: images as they are."""
+    model: Mapping[str, Any] | None = None
+    source: Mapping[str, Any] | None = None
+    """Where pairs (or scores) came from: path, SHA-256, format."""
+
+    @property
+    def title(self) -> str:
+        """The bench and, where known, the model."""
+        model = None if self.model is None else self.model.get("name")
+        return self.name if model is None else f"{self.name} · {model}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerificationResult(Result):
+    """Everything that verification found on one bench."""
+
     pairs: Pairs = field(repr=False, compare=False)
     scores: NDArray[np.floating] = field(repr=False, compare=False)
     """Similarity of every pair, ``(n,)``; NaN where there is none."""
@@ -75,28 +168,18 @@ class VerificationResult:
     accuracy: AccuracyEstimate | None
     """None for a protocol without folds."""
     compatible: AccuracyEstimate | None
-    """As InsightFace computes it, if asked for; its interval takes pairs as independent."""
+    """Accuracy by InsightFace's rule, if asked for; its interval takes pairs as independent."""
     points: tuple[TprEstimate, ...]
     auc: Estimate
     eer: Estimate
     """On the convex hull of the ROC."""
     failures: tuple[Failure, ...]
-    notes: tuple[str, ...]
-    """What a reader must know to judge the figures, one sentence each."""
     basis: str
     """What the intervals rest on, in a few words."""
     subjects: int | None
     """Different subjects in the pairs, if known."""
-    score: str = "cosine of raw embeddings, float32"
     items: NDArray[np.str_] | None = field(default=None, repr=False, compare=False)
     """Ids of the images or templates, ``(m,)``."""
-    flip: bool | None = None
-    """Whether the raw embeddings of each image and its mirror image were summed; None: unknown."""
-    align: Mapping[str, Any] | None = None
-    """How faces were found in photos, see `Aligner.describe`; None: images as they are."""
-    model: Mapping[str, Any] | None = None
-    source: Mapping[str, Any] | None = None
-    """Where pairs (or scores) came from: path, SHA-256, format."""
     metrics: Mapping[str, Estimate] = field(default_factory=dict)
     """Further figures by name: those without an interval, as d′ and least costs; raw norms of the
     images of all pairs; the cost of a calibration."""
@@ -115,6 +198,10 @@ class VerificationResult:
                 return estimate
         targets = ", ".join(estimate.point.target for estimate in self.points)
         raise MetricError(f"{self.name}: no TPR was computed at FPR {fpr}, only at {targets}")
+
+    def thresholds(self) -> list[Threshold]:
+        """Return the thresholds that were found, see `stored_thresholds`."""
+        return [*stored_thresholds(self.points, self.name, bool(self.flip), self.score)]
 
     @property
     def mated_scores(self) -> NDArray[np.floating]:

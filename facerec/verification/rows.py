@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
-from facerec.report.tidy import ALIKE, figure_row, records, tidy
+from facerec.report.tidy import figure_row, records, tidy
 from facerec.verification.result import (
     AccuracyEstimate,
     PairedComparison,
@@ -53,13 +53,7 @@ def _estimates(result: VerificationResult) -> Iterator[tuple[str, Estimate, str]
     if result.compatible is not None:
         yield f"{ACCURACY} as insightface’s", _of_folds(result.compatible), ""
     for point in result.points:
-        target = point.point.target
-        yield TPR, point.tpr, target
-        if point.tpr.value is not None:
-            if point.alike is not None:
-                yield f"{TPR}{ALIKE}", point.alike, target
-            yield "realised FPR", point.fpr, target
-            yield "threshold", point.threshold, target
+        yield from point.figures()
     yield AUC, result.auc, ""
     yield "EER on the ROC hull", result.eer, ""
     for name, figure in result.metrics.items():

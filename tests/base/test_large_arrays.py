@@ -15,7 +15,8 @@ from helpers.toy_embeddings import take
 
 from facerec.base import large_arrays
 from facerec.base.errors import FacerecError
-from facerec.cosines import unit_rows
+from facerec.cosines import coarse, unit_rows
+from facerec.cosines.counts import Sample
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import read_embeddings, write_embeddings
 from facerec.galleries import (
@@ -176,6 +177,7 @@ def test_more_images_take_little_more_memory(
     in_files()
     names = {large_arrays: "_ROWS", unit_rows: "_ROWS", impostor_tail: "_BLOCK"}
     names |= {label_faults: "_TILE", duplicates: "_PAIRS"}
+    names |= {Sample: "SIZE", coarse: "_SAMPLE"}
     for module, name in (*names.items(), (impostor_tail, "_SAMPLE")):
         monkeypatch.setattr(module, name, 64)
     monkeypatch.setattr(large_arrays, "LIMIT", 1 << 15)

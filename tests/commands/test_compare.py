@@ -81,7 +81,7 @@ def test_a_comparison_from_the_command_line(
     assert "\nRetrieval on the test classes" in printed  # on a line of its own
     assert str(out / "report.html") in printed.replace("\n", "")
     results = json.loads((out / "results.json").read_text())
-    assert results["schema"] == "facerec.comparison.results/4"
+    assert results["schema"] == "facerec.comparison.results/5"
     assert {"CosFace", "CosFace+SEC"} <= {row["arm"] for row in read_table(out / "table.csv")}
     page = (out / "report.html").read_bytes()
     main(command)  # nothing is left to do

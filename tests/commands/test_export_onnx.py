@@ -71,7 +71,10 @@ def test_a_run_becomes_a_bundle_with_all_tables(
     assert note["license"] == "MIT" and (out / "triton" / "first" / "config.pbtxt").is_file()
     assert note["model"]["thresholds"] == [point(0.3)]
 
-    assert "difference of accuracy" in text and "10 mated and 10 non-mated pairs" in text
+    assert (
+        re.search(r"B − A +accuracy +\S+ points", text)
+        and "10 mated and 10 non-mated pairs" in text
+    )
     assert re.search(r"int8.onnx .* worst of \d+: ", text)
     assert re.search(r"onnxruntime +\d+\.\S* +same +\S+e-\d\d +1\.0000000", text)
     assert re.search(r"int8: [\d,]+ bytes, 0\.\d\d of float32, least cosine", text)

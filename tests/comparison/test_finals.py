@@ -42,7 +42,7 @@ def test_query_against_gallery(trainer: ArmTrainer, monkeypatch: pytest.MonkeyPa
     query, gallery = (trainer.embed(model, each, protocol()) for each in sides)
     query_labels, gallery_labels = (trainer.labels[each] for each in sides)
     found = retrieve(query, query_labels, references=gallery, reference_labels=gallery_labels)
-    assert run.mean("concatenated", "map_at_r") == found.map_at_r.mean()
+    assert run.mean("concatenated", "map_at_r") == found.means()["map_at_r"]
 
 
 def test_together_and_apart(trainer: ArmTrainer, models: list[nn.Module]) -> None:
@@ -62,7 +62,7 @@ def test_together_and_apart(trainer: ArmTrainer, models: list[nn.Module]) -> Non
         assert run.mean("concatenated", f"recall@{k}") == hits[:, :k].any(1).mean()
     apart = [retrieve(r, labels) for r in raw]
     for name in METRICS:
-        values = [getattr(found, name).mean() for found in apart]
+        values = [found.means()[name] for found in apart]
         assert run.mean("separated", name) == pytest.approx(np.mean(values))
     norms = np.linalg.norm(raw[2].astype(np.float64), axis=1)
     assert run.scores[MODELS, "norm_mean"][2] == pytest.approx(norms.mean())

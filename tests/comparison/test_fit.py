@@ -53,7 +53,7 @@ def test_the_best_epoch_is_returned(trainer: ArmTrainer) -> None:
     assert fit.score == max(fit.curve) and fit.epoch == fit.curve.index(max(fit.curve))
     positions, _ = select_classes(trainer.labels, FOLD.validation)
     found = retrieve(trainer.embed(trunk, positions, protocol()), trainer.labels[positions])
-    assert found.map_at_r.mean() == fit.score
+    assert found.means()["map_at_r"] == fit.score
     assert not trunk.training
 
 

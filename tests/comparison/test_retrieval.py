@@ -52,9 +52,9 @@ def naive(
 
 
 def table(found: Retrieval) -> Array:
-    assert list(found.recall_at) == list(KS)
-    columns = [found.precision_at_1, found.r_precision, found.map_at_r, *found.recall_at.values()]
-    return np.stack(columns, axis=1)
+    recalls = [f"recall@{k}" for k in KS]
+    assert list(found.figures) == ["precision_at_1", "r_precision", "map_at_r", *recalls]
+    return np.stack([*found.figures.values()], axis=1)
 
 
 def check(found: Retrieval, expected: tuple[list[list[float]], list[int], float]) -> None:
@@ -99,8 +99,8 @@ def test_equals_the_naive_loop_with_ties_and_lone_queries(case: dict[str, Any]) 
         found = retrieve(x, labels, **options)
     check(found, expected)
     assert found.dropped == len(labels) - len(expected[0])
-    assert (found.map_at_r <= found.r_precision + 1e-12).all()
-    assert ((found.map_at_r == 1) == (found.r_precision == 1)).all()
+    shares, means = found.figures["r_precision"], found.figures["map_at_r"]
+    assert (means <= shares + 1e-12).all() and ((means == 1) == (shares == 1)).all()
 
 
 def draw_set(

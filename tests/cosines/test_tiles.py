@@ -18,7 +18,7 @@ KINDS: list[Any] = [("float32",), ("bfloat16",), ("int8",), ("int8", "bfloat16",
 @pytest.fixture(params=KINDS, ids="-".join)
 def kinds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "SMALL", 0)
-    monkeypatch.setattr(tiles, "fast_kinds", lambda: request.param)
+    monkeypatch.setattr("facerec.cosines.coarse.fast_kinds", lambda: request.param)
     monkeypatch.setattr(tiles, "_FEW", 0.1)
     monkeypatch.setattr(tiles, "_MANY", 200)
     monkeypatch.setattr("facerec.cosines.searches.SHAPE", (32, 150))

@@ -15,6 +15,7 @@ import pytest
 from helpers.calibrations import toy_calibration
 
 from facerec.base.errors import DatasetError, MetricError, ModelError
+from facerec.cosines.coarse import copy_of
 from facerec.embedding import Embeddings, read_embeddings
 from facerec.galleries import Gallery, Space, find_alarms
 from facerec.galleries import gallery as module
@@ -209,7 +210,7 @@ def test_a_deleted_person_leaves_nothing_behind(tmp_path: Path, kind: Any) -> No
     found.search(vectors[:3], 2, index=kind)
     template, path = found.templates[7].copy(), tmp_path / "gallery.npz"
     found.write(path)
-    held, copies = found.templates, [found._rows.coarse(k).held for k in ("int8", "bfloat16")]
+    held, copies = found.templates, [copy_of(found._rows, k).held for k in ("int8", "bfloat16")]
     before = path.read_bytes()
     assert all(piece in before for piece in traces(template, names[7])[:-3])
     assert names[7].encode("utf-32-le") in before

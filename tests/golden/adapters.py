@@ -243,7 +243,8 @@ def retrieval(vectors: ArrayLike, labels: ArrayLike) -> Figures:
     """Return means over queries of what a search among all others finds."""
     from facerec.comparison.retrieval import retrieve
 
-    return dict(retrieve(vectors, labels).means())
+    found = retrieve(vectors, labels).means()
+    return {name.replace("@", "_at_"): mean for name, mean in found.items()}
 
 
 def clusters(vectors: ArrayLike, labels: ArrayLike) -> Figures:

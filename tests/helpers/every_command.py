@@ -69,6 +69,7 @@ LINES = {
     "overlap": f"images data/lfw.bin --model runs/run {OVERLAP} --device cpu",
     "enroll": "images --model runs/run --gallery gallery.npz",
     "identify": "images --model runs/run --gallery gallery.npz --threshold 0.3",
+    "translate": "theirs_old.npz theirs_new.npz --gallery gallery.npz --out bridge.npz",
     "verify": "--model runs/run --bench data/lfw.bin --json lfw.json --out lfw",
     "verify-scores": "scores.csv",
     "same": "a.png b.png --model runs/run",
@@ -110,6 +111,26 @@ def before_verify_scores() -> None:
     Path("scores.csv").write_text("label,score\n1,0.9\n1,0.8\n0,0.1\n0,0.2\n")
 
 
+def before_translate() -> None:
+    """Write what two networks see of photos of a hundred people."""
+    from dataclasses import replace
+
+    import numpy as np
+
+    from facerec.embedding import read_embeddings, write_embeddings
+
+    known, rng = read_embeddings("e.npz"), np.random.default_rng(0)
+    vectors = np.repeat(rng.normal(size=(100, 16)), 2, axis=0)
+    who = np.repeat(np.arange(100), 2).astype(np.str_)
+    ids = np.arange(200).astype(np.str_)
+    for name, note in (("old", known.note), ("new", {})):
+        seen = (vectors + 0.3 * rng.normal(size=vectors.shape)).astype(np.float32)
+        norms = np.linalg.norm(seen, axis=1)
+        parts = {"vectors": seen, "norms": norms, "ids": ids, "subjects": who, "note": note}
+        none = {"failures": {}, "several": {}, "digests": None, "face_scores": None}
+        write_embeddings(f"theirs_{name}.npz", replace(known, **parts, **none))
+
+
 def before_same() -> None:
     """Copy two photos."""
     photos = sorted(path for path in Path("images").rglob("*") if path.is_file())
@@ -127,6 +148,7 @@ def before_audit() -> None:
 BEFORE: dict[str, Callable[[], None]] = {
     "audit": before_audit,
     "same": before_same,
+    "translate": before_translate,
     "verify-scores": before_verify_scores,
     "compare": before_compare,
     "import-weights": before_import_weights,

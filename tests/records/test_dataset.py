@@ -59,9 +59,8 @@ class Batches:
 @pytest.mark.parametrize("kind", ["records", "folder"])
 def test_samples_are_the_decoded_files(kind: str, pack: Path, folder: Path) -> None:
     dataset = open_dataset(Data(pack if kind == "records" else folder), seed=0)
-    assert isinstance(
-        dataset.sources[0].images, RecordImages if kind == "records" else SubjectFolders
-    )
+    opened = dataset.sources[0].images
+    assert isinstance(opened, RecordImages if kind == "records" else SubjectFolders)
     assert len(dataset) == CLASSES * PER_CLASS and dataset.num_classes == CLASSES
     for i, (label, name, data) in enumerate(items()):
         image, found = dataset[i]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from facerec.base.errors import DatasetError
-from facerec.base.files import LIST, read_file, sha256
+from facerec.base.files import sha256
 from facerec.base.names import same_name
 from facerec.records.images import (
     SUFFIXES,
@@ -20,6 +20,7 @@ from facerec.records.images import (
     find_file,
     is_file,
 )
+from facerec.records.tables import read_text
 from facerec.verification.bench import Bench, Pairs, contiguous_folds, find_subjects
 
 MAX_NAME = 1024
@@ -130,40 +131,15 @@ class PairList:
         return self.names.setdefault(same_name(str(PurePosixPath(name))), len(self.names))
 
 
-def read_content(path: Path) -> bytes:
-    """Return the bytes of a protocol file.
-
-    Raises:
-        DatasetError: it cannot be read.
-    """
-    try:
-        return read_file(path, LIST)
-    except OSError as problem:
-        raise DatasetError(
-            f"{path}: the file cannot be read ({problem.strerror or problem}); check the path"
-        ) from problem
-
-
 def read_lines(path: Path) -> list[Line]:
     """Return the lines of a list that are not blank, without outer blanks; names are composed.
-
-    The text is UTF-8, or UTF-16 with its mark; line ends are LF or CRLF.
 
     Raises:
         DatasetError: the file cannot be read, is no text, or is empty.
     """
-    content = read_content(path)
-    wide = content.startswith((b"\xff\xfe", b"\xfe\xff"))
-    try:
-        text = same_name(content.decode("utf-16" if wide else "utf-8-sig"))
-    except UnicodeDecodeError as problem:
-        line = content.count(b"\n", 0, problem.start) + 1
-        raise DatasetError(
-            f"{path}, line {line}: this is no UTF-8 text (byte {problem.start}); check that this "
-            "is the right file, or save it as UTF-8"
-        ) from problem
     # Not splitlines(): names may hold the other characters that it takes for line ends.
-    lines = [(number, line.strip()) for number, line in enumerate(text.split("\n"), start=1)]
+    texts = read_text(path).split("\n")
+    lines = [(number, line.strip()) for number, line in enumerate(texts, start=1)]
     lines = [line for line in lines if line[1]]
     if not lines:
         raise DatasetError(f"{path}: the list is empty; check the file")
@@ -190,6 +166,17 @@ def malformed(where: str, text: object, expected: str) -> DatasetError:
     return DatasetError(
         f"{where}: {str(text)[:60]!r} where {expected} belongs; mend the line or check the format"
     )
+
+
+def parse_label(text: str, where: str) -> bool:
+    """Return whether a word of `LABELS`, in any case, is that of a same pair.
+
+    Raises:
+        DatasetError: naming ``where`` another word was found.
+    """
+    if text.lower() not in LABELS:
+        raise malformed(where, text, "a label, 0 or 1,")
+    return LABELS[text.lower()]
 
 
 def parse_number(text: str, where: str, least: int = 0) -> int:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from facerec.base.errors import DatasetError
+from facerec.base.files import read_file, reading
 from facerec.embedding.trial import run_apart
-from facerec.verification.protocols.lists import read_content
 
 MAX_MAT_BYTES = 64 << 20
 """Largest file that is read; lists of images have a few megabytes at most."""
@@ -50,12 +50,8 @@ def read_mat(path: Path, names: Sequence[str]) -> dict[str, Any]:
     Raises:
         DatasetError: it cannot be read, is no such file, or lacks a variable.
     """
-    content = read_content(path)
-    if len(content) > MAX_MAT_BYTES:
-        raise DatasetError(
-            f"{path}: {len(content):,} bytes are more than a list of images may have "
-            f"({MAX_MAT_BYTES:,}); check that this is the right file"
-        )
+    with reading(path, DatasetError, "check that this is the right file"):
+        content = read_file(path, MAX_MAT_BYTES)
     run = run_apart(str(path), "SciPy", _PROGRAM, content, *names)
     if run.returncode:
         said = run.stderr.decode(errors="replace").strip().split("\n")[-1]

@@ -24,6 +24,7 @@ from facerec.verification.protocols.lists import (
     PairList,
     file_source,
     malformed,
+    parse_label,
     parse_number,
     read_lines,
     read_matches,
@@ -360,9 +361,7 @@ def read_flat(path: Path, images: Path | None) -> Bench:
         root = images or (shared if shared.is_dir() else path.parent)
     for row, (label, first, second) in enumerate(zip(labels, *sides, strict=True), begin):
         where = f"{path}, line {lines[row]}"
-        if label.lower() not in LABELS:
-            raise malformed(where, label, "a label, 0 or 1,")
-        table.add(first, second, LABELS[label.lower()], where, folds[row] if folds else 0)
+        table.add(first, second, parse_label(label, where), where, folds[row] if folds else 0)
     # Only a folder for each subject says who is who.
     foldered = folders_of(text_array(list(table.names), str(path))) is not None
     return table.bench(
@@ -450,10 +449,8 @@ def read_parquet_pairs(path: Path, images: Path | None) -> Bench:
         for row, (first, second, label, *fold) in enumerate(rows):
             where = f"{file}, row {row}"
             contents = [_encoded(cell, where) for cell in (first, second)]
-            if str(label).lower() not in LABELS:
-                raise malformed(where, label, "a label, 0 or 1,")
             one, other = (str(numbered.setdefault(each, len(numbered))) for each in contents)
-            table.add(one, other, LABELS[str(label).lower()], where, *fold)
+            table.add(one, other, parse_label(str(label), where), where, *fold)
     return table.bench(
         SHARD.sub("", path.stem),
         MemoryImages(path, list(table.names), list(numbered)),

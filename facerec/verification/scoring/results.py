@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,8 +11,10 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from facerec.base.errors import MetricError
+from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.operating_points import OperatingPoint
+from facerec.verification.result import TprEstimate
 
 Members = NDArray[np.intp]
 """Places of some subjects among all of them."""
@@ -103,6 +106,21 @@ class AllPairs:
     """At the thresholds given, then at the operating points, in their order."""
     mated_scores: NDArray[np.float32]
     """All mated scores, ascending."""
+
+    def estimates(self) -> Iterator[TprEstimate]:
+        """Yield the operating points with the intervals of their rates."""
+        given = len(self.tables) - len(self.points)
+        for point, table in zip(self.points, self.tables[given:], strict=True):
+            pairs, people = (_tpr(table.fnmr_share(alike)) for alike in (False, True))
+            found = TprEstimate.of(point, pairs.interval, table.fmr_share().interval())
+            yield replace(found, alike=people)
+
+
+def _tpr(share: ClusteredShare) -> Estimate:
+    """Return the TPR that an FNMR leaves."""
+    own, total = share.interval(), share.comparisons
+    interval = replace(own, low=1 - own.high, high=1 - own.low)
+    return Estimate(1 - share.value, interval, total - share.events, total)
 
 
 def _mated(images: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -11,10 +11,7 @@ from numpy.typing import NDArray
 
 from facerec.report import words
 from facerec.report.estimate import Estimate
-from facerec.report.tidy import ALIKE, OF_PAIRS, figure_row, tidy
-from facerec.statistics.clustered import ClusteredShare
-from facerec.statistics.intervals import Interval
-from facerec.statistics.operating_points import OperatingPoint
+from facerec.report.tidy import OF_PAIRS, figure_row, tidy
 from facerec.verification.scoring.results import AllPairs, ErrorTable
 
 if TYPE_CHECKING:
@@ -35,10 +32,10 @@ def all_pairs_rows(
     """
     given = len(result.tables) - len(result.points)
     rows: list[dict[str, object]] = []
-    for point, table in zip(result.points, result.tables[given:], strict=True):
-        rows += _at_point(point, table)
-        if point.resolvable:
-            rows += _by_group(groups or {}, table, "FPR", point.target)
+    for point, table in zip(result.estimates(), result.tables[given:], strict=True):
+        rows += (figure_row(*each, group=EVERYBODY) for each in point.figures())
+        if point.point.resolvable:
+            rows += _by_group(groups or {}, table, "FPR", point.point.target)
     for table in result.tables[:given]:
         target = words.threshold(table.threshold)
         shares = {"FMR": table.fmr_share(), "FNMR": table.fnmr_share(alike=True)}
@@ -47,23 +44,6 @@ def all_pairs_rows(
             rows.append(figure_row(f"{kind}@threshold", found, target, group=EVERYBODY))
         rows += _by_group(groups or {}, table, "threshold", target)
     return tidy(rows)
-
-
-def _at_point(point: OperatingPoint, table: ErrorTable) -> Iterator[dict[str, object]]:
-    if not point.resolvable:
-        why = f"{point.non_mated:,} non-mated pairs show no FPR below {1 / point.non_mated:.2g}"
-        estimate = Estimate(None, remark=why, unresolved=True)
-        yield figure_row("TPR@FPR", estimate, point.target, group=EVERYBODY)
-        return
-    few = "" if point.reliable else "few errors"
-    beyond = words.threshold_remark(point.threshold)
-    for figure, estimate in (
-        ("TPR@FPR", _found(table.fnmr_share(), few)),
-        (f"TPR@FPR{ALIKE}", _found(table.fnmr_share(alike=True), few)),
-        ("realised FPR", Estimate.of_share(table.fmr_share(), few)),
-        ("threshold", Estimate(point.threshold, remark=beyond, unit="score")),
-    ):
-        yield figure_row(figure, estimate, point.target, group=EVERYBODY)
 
 
 def _by_group(
@@ -80,10 +60,3 @@ def _by_group(
             none = Estimate(None, None, 0, 0, "no pairs")
             estimate = none if share is None else Estimate.of_share(share)
             yield figure_row(f"{kind}@{at}", estimate, target, group=pair)
-
-
-def _found(share: ClusteredShare, remark: str) -> Estimate:
-    """Return the TPR that an FNMR leaves."""
-    own, total = share.interval(), share.comparisons
-    interval = Interval(1 - own.high, 1 - own.low, 0.95, own.method, own.assumption, own.effective)
-    return Estimate(1 - share.value, interval, total - share.events, total, remark)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from facerec.export.thresholds import result_thresholds
 from facerec.statistics.kfold import fold_indices
 from facerec.verification import Pairs, evaluate
 
@@ -14,7 +13,7 @@ def test_thresholds_are_those_of_the_result() -> None:
     first, people = 2 * np.arange(pairs), np.arange(2 * pairs)
     listed = Pairs(first, first + 1, same, people, fold_indices(pairs))
     found = evaluate(scores, listed, name="lfw", fpr=("1e-1", "1e-2", "1e-4"))
-    rows = result_thresholds(found)
+    rows = found.thresholds()
     # 200 different pairs cannot resolve 1e-4.
     assert [row.fpr for row in rows] == ["1e-1", "1e-2"]
     for row in rows:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import digamma, log_ndtr
+from scipy.special import digamma, log_ndtr, ndtri_exp
 from scipy.stats import false_discovery_control
 
 from facerec.base.large_arrays import empty
@@ -38,7 +38,9 @@ _SHIFT, _SHIFT_ROWS = 0.0, 5.0
 # subject would weigh too much in them, and rows without one would look too good beside it.
 _CENTRE_ROWS, _SPREAD_ROWS = 1000.0, 2000.0
 
-_SAMPLE = 2048
+SAMPLE = 2048
+"""Rows whose scores tell of all."""
+
 _BLOCK = 1 << 14
 
 _NORMAL_QUANTILE = 0.158655
@@ -116,7 +118,7 @@ def centre_and_spread(
         same: both are one set, of which no row is compared with itself.
     """
     generator = np.random.default_rng(0)
-    row, column = (generator.permutation(len(side))[:_SAMPLE] for side in (first, second))
+    row, column = (generator.permutation(len(side))[:SAMPLE] for side in (first, second))
     products = (first[row] @ second[column].T)[(row[:, None] != column) | (not same)]
     if not products.size:
         return 0.0, 1.0
@@ -189,38 +191,39 @@ def accept(log_p: NDArray[np.float64], share: float) -> NDArray[np.bool_]:
 
 
 class BentTail:
-    """The tail of impostors' scores in one set, from the middle of all its scores.
+    """The tail of impostors' scores, from the middle of all scores.
 
     Where w goes with x, the negative logarithm of the share of impostors above, as a·x + b·x²: the
     tail of a network of many dimensions bends. Mated pairs stand out once that is roughly known
     from where they are few, and are then left out.
 
     Args:
-        rows: standardised, ``(n, D)``, two at least.
-        weights: a pair counts as much as the product of its two, ``(n,)``.
+        scores: standardised, of any shape.
+        weights: how much each counts, of that shape.
     """
 
-    def __init__(self, rows: NDArray[np.float32], weights: NDArray[np.float64]) -> None:
-        one, other = np.triu_indices(len(rows), 1)
-        scores = (rows @ rows.T)[one, other].astype(np.float64)
+    def __init__(self, scores: NDArray[np.floating], weights: NDArray[np.floating]) -> None:
+        scores, weights = scores[weights > 0].astype(np.float64), weights[weights > 0]
         order = np.argsort(-scores)
-        scores, above = scores[order], np.cumsum((weights[one] * weights[other])[order])
-        mated, levels = 0.0, _FIRST_LEVELS
-        for _ in range(_ROUNDS):
-            shares = np.concatenate([[0.5, 1 - _NORMAL_QUANTILE], levels])
+        scores, above = scores[order], np.cumsum(weights[order])
+        mated, depth = 0.0, -np.log(_FIRST_LEVELS)
+        for turn in range(_ROUNDS):
+            shares = np.concatenate([[0.5, 1 - _NORMAL_QUANTILE], np.exp(-depth)])
             places = np.searchsorted(above, mated + shares * (above[-1] - mated))
             self._middle, low, *highest = scores[np.minimum(places, len(scores) - 1)]
-            self._spread, depth = max(self._middle - low, 1e-6), -np.log(levels)
+            self._spread = max(self._middle - low, 1e-6)
             exponents, self._bend = self._exponent(np.array(highest)), _LEAST_BEND
-            if levels is _LEVELS:
+            if turn:
                 shape = np.stack([depth, depth**2], axis=1)
                 self._bend = max(float(np.linalg.lstsq(shape, exponents)[0][1]), _LEAST_BEND)
             # The straight part, through 0, is what the bend leaves.
             straight = exponents - self._bend * depth**2
             self._slope = max(float(straight @ depth / (depth @ depth)), 0.1)
-            beyond = np.count_nonzero(self.log_share(scores) <= np.log(_MATED))
-            found = above[beyond - 1] if beyond else 0.0
-            mated, levels = max(found - _MATED * above[-1], 0.0), _LEVELS
+            rare = -np.log(_MATED)
+            edge = -ndtri_exp(-rare * (self._slope + self._bend * rare))
+            beyond = np.searchsorted(-scores, -self._middle - self._spread * edge)
+            mated = max(above[beyond - 1] * (beyond > 0) - _MATED * above[-1], 0.0)
+            depth = -np.log(_LEVELS)
 
     def _exponent(self, scores: NDArray[np.floating]) -> NDArray[np.float64]:
         z = (scores.astype(np.float64) - self._middle) / self._spread

@@ -164,8 +164,8 @@ def wrong_labels(
         apart = mine, np.arange(members.classes)
         which, scores = best(images, others, 1, apart=apart, stage=doing, progress=progress)
         nearest, other = which[:, 0], scores[:, 0].astype(np.float64)
-        own, length = _left_out(members, sums, weights, np.arange(count))
-        strange, _ = _left_out(members, sums, weights, theirs)
+        own, length = left_out(members, sums, weights, np.arange(count))
+        strange, _ = left_out(members, sums, weights, theirs)
         mass = masses[mine] - weights
         known = (mass > 0.3) & (length > 1e-3)
         borrowed = known[theirs] & (mine[theirs] != mine)
@@ -198,7 +198,7 @@ def _features(own: Floats, other: Floats, count: Floats) -> Floats:
     return np.stack([own, other, rest, own * rest, other * rest], axis=1)
 
 
-def _left_out(
+def left_out(
     members: Members, sums: NDArray[np.float32], weights: Floats, other: Ints
 ) -> tuple[Floats, Floats]:
     """Return cosines to classes of other images that leave those out, and the lengths of the rests.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -12,33 +12,24 @@ import tyro
 
 from facerec.base.errors import DatasetError
 from facerec.base.files import atomic_folder, atomic_path, check_place, staged_folder
-from facerec.base.progress import Progress
 from facerec.commands.cli import Console, run_command
 from facerec.commands.embedder import LENIENT, Embedder, print_notes
 from facerec.records.images import FolderImages
 from facerec.report import words
-from facerec.report.csv_tables import to_csv
 from facerec.report.progress import progress_bar
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
     from facerec.embedding.extraction import Embeddings
-    from facerec.galleries.grouping import Grouping
 
-TABLE, KEPT, PAGE = "groups.csv", "embeddings.npz", "groups.html"
-
-_FACE = re.compile(r" face \d+$")
-
-_MOST = 1 / 3
-"""Share of all faces from which on a group is named as one to look at."""
+TABLE, KEPT, PAGE, LINKS = "groups.csv", "embeddings.npz", "groups.html", "people"
 
 
 def group(
     photos: tyro.conf.Positional[Path],
     out: Path,
-    links: Path | None = None,
-    folders: Path | None = None,
+    folders: tyro.conf.FlagCreatePairsOff[bool] = False,
     embedder: tyro.conf.OmitArgPrefixes[Embedder] = LENIENT,
 ) -> None:
     """Group the faces of photos by who they probably are, and say how many merges may be wrong.
@@ -51,207 +42,111 @@ def group(
     Write names into the column subject_id, one a group is enough, and enrol them: facerec enroll
     OUT/embeddings.npz --subjects OUT/groups.csv --gallery people.npz. Run it again on more photos
     with the same OUT: new faces are placed, old groups stay as they are, and those of them that
-    look like one person are listed.
+    look like one person are listed. Faces whose group you empty are placed anew. Those with the
+    same text in the column must are then one person, and with the same in cannot different people.
 
     Args:
         photos: a folder of photos, or a file of embeddings (.npz, .parquet).
         out: the folder to write; one that this command wrote takes new photos.
-        links: a .csv file with the columns image_id, must and cannot: faces with the same text in
-            must are one person, and with the same text in cannot different people. OUT/groups.csv
-            has these columns.
-        folders: also make this folder, with a folder a group that holds links to its photos, the
+        folders: also make OUT/people, with a folder a group that holds links to its photos, the
             most doubtful first.
         embedder: how photos become embeddings.
     """
     from facerec.embedding.file import is_embeddings, write_embeddings
     from facerec.galleries.contact_sheet import SHOWN, faces_of, write_contact_sheet
-    from facerec.galleries.group_table import COLUMNS, group_tables, read_table
+    from facerec.galleries.group_table import COLUMNS, group_table
+    from facerec.galleries.grouping import TAIL_OFF, group_faces
 
     check_place(out, DatasetError)
-    again = (out / TABLE).is_file() and (out / KEPT).is_file()
-    if out.exists() and not again and (not out.is_dir() or any(out.iterdir())):
-        raise DatasetError(f"{out}: holds other files; name a new folder with --out")
-    if folders is not None and (is_embeddings(photos) or folders.exists()):
-        raise DatasetError(
-            f"{folders}: links lead to photos, not embeddings, and are made where nothing is yet; "
-            "name another folder with --folders, or leave it out"
-        )
+    if folders and is_embeddings(photos):
+        raise DatasetError(f"{photos}: --folders links to photos, and it has none; leave it out")
     console = Console(highlight=False, soft_wrap=True)
-    pictures = None if is_embeddings(photos) else FolderImages(photos)
-    every, table = _faces(photos, pictures, out if again else None, embedder, console)
-    if links is not None:
-        given = read_table(links, ("must", "cannot"))
-        if unknown := sorted(set(given.index) - set(table.index)):
-            raise DatasetError(
-                f"{links}: there is no face {unknown[0][:60]!r}; image_id is that of {TABLE}, as "
-                "'a.jpg', or 'a.jpg face 2' where a photo shows several"
-            )
-        table.update(given)
-    with progress_bar(console, "tiles") as progress:
-        found, names = _grouped(every, table, embedder.device, progress)
-    boxes = table["box"].str.split().map(lambda edges: [int(edge) for edge in edges])
-    cuts = dict(zip(table.index, zip(table["photo"], boxes, strict=True), strict=True))
-    verdict = _verdict(table, found)
+    every, table, pictures = _faces(photos, out, embedder, console)
+    usable = np.isfinite(every.norms)
+    faces = table[usable].assign(digest=np.asarray(every.digests, np.str_)[usable])
+    with progress_bar(console, "tiles") as show:
+        found = group_faces(every.vectors[usable], faces, device=embedder.device, progress=show)
+    table.loc[faces.index, "group"] = found.groups.astype(str)
+    table.loc[faces.index, "doubt"] = [f"{each:.2g}".replace("nan", "") for each in found.doubt]
+    sizes = np.bincount(found.groups)
+    counts = {
+        "groups of several": np.count_nonzero(sizes > 1),
+        "alone": np.count_nonzero(sizes == 1),
+        "in photos that are there twice": faces["digest"][faces["digest"] != ""].duplicated().sum(),
+        "left out, see remark": np.count_nonzero(~usable),
+        "pairs of old groups that may be one person": len(found.merges),
+    }
+    low, high = found.wrong / TAIL_OFF, found.wrong * TAIL_OFF
+    parts = [f"{count:,} {what}" for what, count in counts.items() if count]
+    largest = f"the largest, {sizes.argmax()}, has {words.percent(sizes.max() / len(faces))}"
+    wrong = f"expected wrong merges {found.wrong:.2g} [{low:.2g}, {high:.2g}]"
+    verdict = "; ".join([words.counted(len(faces), "face"), *parts, largest, wrong])
+    shown = zip(table["photo"], table["box"], strict=True)
+    face = faces_of(pictures, dict(zip(table.index, shown, strict=True)))
     with staged_folder(out, DatasetError, last=TABLE) as stage:
         write_embeddings(stage / KEPT, every)
-        sheet = group_tables(found, names, SHOWN, faces_of(pictures, cuts))
+        sheet = {"The most doubtful first": group_table(found, faces.index, SHOWN, face)}
         write_contact_sheet(stage / PAGE, "Groups of faces", verdict, sheet)
         with atomic_path(stage / TABLE, DatasetError, private=True) as temporary:
-            rows = table[list(COLUMNS)].rename_axis("image_id").reset_index()
-            temporary.write_bytes(to_csv(cast(Any, rows.to_dict("records"))))
-    if folders is not None:
-        _link(folders, photos, table)
-    for caption, shown in group_tables(found, names, 10).items():
-        console.print(caption)
-        console.print(shown.terminal())
+            table[list(COLUMNS)].to_csv(temporary, index_label="image_id")
+    if folders:
+        _link(out / LINKS, photos, table)
+    console.print(group_table(found, faces.index, 10).terminal())
     console.print(verdict, style="bold")
-    print_notes([_large(found)], console)
     console.print(f"table: {out / TABLE}, page: {out / PAGE}")
 
 
 def _faces(
-    photos: Path,
-    pictures: FolderImages | None,
-    out: Path | None,
-    embedder: Embedder,
-    console: Console,
-) -> tuple[Embeddings, DataFrame]:
-    """Return the embeddings of all faces, old ones first, and a table with a row of each.
-
-    Raises:
-        DatasetError: there are no new ones, or one is called as an old one.
-    """
+    photos: Path, out: Path, embedder: Embedder, console: Console
+) -> tuple[Embeddings, DataFrame, FolderImages | None]:
+    """Return embeddings of all faces, old ones first, a table with a row of each, and photos."""
     import pandas as pd
 
-    from facerec.embedding.extraction import Embeddings, image_digest
-    from facerec.embedding.file import read_embeddings
-    from facerec.embedding.photo_faces import PhotoFace
+    from facerec.embedding.file import is_embeddings, read_embeddings
     from facerec.embedding.space import Space
     from facerec.galleries.group_table import COLUMNS, read_table
 
-    old = None if out is None else read_embeddings(out / KEPT)
-    space = None if old is None else Space.of(old)
-    if pictures is None:
-        found = embedder.read(photos, console)
+    again = (out / TABLE).exists()
+    old = read_embeddings(out / KEPT) if again else None
+    before = read_table(out / TABLE) if again else pd.DataFrame(columns=COLUMNS)
+    if is_embeddings(photos):
+        pictures, found = None, embedder.read(photos, console)
     else:
-        known = set[bytes]() if old is None else set(cast(Any, old.digests).tolist())
-        names = [
-            name
-            for place, name in enumerate(pictures.ids.tolist())
-            if not known or image_digest(pictures.encoded(place)) not in known
-        ]
-        if known:
-            seen = words.counted(len(pictures) - len(names), "photo")
-            console.print(f"{photos}: {seen} grouped already")
-        if not names:
-            raise DatasetError(f"{photos}: all photos are grouped already; nothing was changed")
-        source = FolderImages(photos, names)
-        found = embedder.embed(photos, source, console, space=space, every_face=True)
-        found = embedder.known(found, console)
-    ids = cast(Any, found.ids)
-    # Of embeddings in a file the name alone says which photo they are of.
-    faces = found.faces or [PhotoFace(_FACE.sub("", name)) for name in ids.tolist()]
-    table = pd.DataFrame("", ids, COLUMNS)
-    table["photo"] = [face.image_id for face in faces]
-    table["face"] = [str(face.face or "") for face in faces]
-    table["box"] = [" ".join(f"{edge:.0f}" for edge in face.box or ()) for face in faces]
-    table["remark"] = [found.failures.get(row, "") for row in range(len(ids))]
-    digests = np.zeros(len(ids), "S32") if found.digests is None else found.digests
-    columns = [found.vectors, found.norms, ids, digests]
-    if old is not None and out is not None and space is not None and old.ids is not None:
-        print_notes([space.compare(Space.of(found), f"{out} and {photos}")], console)
-        rows = read_table(out / TABLE)
-        # Photos that showed no face were tried again.
-        stay = np.isin(old.ids, rows.index) & ~(np.isnan(old.norms) & np.isin(old.ids, ids))
-        before = [old.vectors, old.norms, old.ids, old.digests]
-        columns = [
-            np.concatenate([cast(Any, one)[stay], other])
-            for one, other in zip(before, columns, strict=True)
-        ]
-        table = pd.concat([rows.loc[columns[2][: stay.sum()]], table])
-    if twice := table.index[table.index.duplicated()].tolist():
-        raise DatasetError(
-            f"{photos}: {twice[0]!r} is grouped already, and this is another photo or another "
-            "embedding of it; give it a name of its own, or take it out"
-        )
-    vectors, norms, names, digests = columns
-    made = Embeddings(vectors, norms, found.flip, names, note=found.note, digests=digests)
-    return made, table
-
-
-def _grouped(
-    every: Embeddings, table: DataFrame, device: str, progress: Progress
-) -> tuple[Grouping, list[str]]:
-    """Write groups and doubts into the rows of new faces; return them, and whose they are."""
-    from facerec.galleries.grouping import alike, group_faces
-
-    usable, ids, digests = np.isfinite(every.norms), cast(Any, every.ids), cast(Any, every.digests)
-    # A photo that is there twice says nothing new, and is where its first copy is.
-    first = alike(digests, usable & (digests != b""))
-    taken = np.flatnonzero(usable & (first == np.arange(len(ids))))
-    rows = table.iloc[taken]
-    found = group_faces(
-        every.vectors[taken],
-        ids[taken],
-        rows["photo"].to_numpy(np.str_),
-        must=rows["must"].to_numpy(np.str_),
-        cannot=rows["cannot"].to_numpy(np.str_),
-        known=rows["group"].replace("", "0").to_numpy(np.int64),
-        device=device,
-        progress=progress,
-    )
-    new = (rows["group"] == "").to_numpy()
-    names = rows.index
-    table.loc[names[new], "group"] = found.groups[new].astype(str)
-    sure = ["" if np.isnan(each) else f"{each:.2g}" for each in found.doubt[new].tolist()]
-    table.loc[names[new], "doubt"] = sure
-    copies = np.flatnonzero(usable & (first != np.arange(len(ids))))
-    originals = table.index[first[copies]]
-    table.loc[ids[copies], "group"] = table.loc[originals, "group"].to_numpy()
-    table.loc[ids[copies], "remark"] = [f"the same photo as {name}" for name in originals]
-    return found, names.tolist()
-
-
-def _verdict(table: DataFrame, found: Grouping) -> str:
-    """Say what was found in a sentence."""
-    sizes, limits = np.bincount(found.groups), words.limits(found.limits, form=".2g")
-    several, alone = int((sizes > 1).sum()), int((sizes == 1).sum())
-    out = int((table["group"] == "").sum())
-    counts = {
-        "copies of others": len(table) - out - len(found.groups),
-        "left out, see remark": out,
-        "pairs of old groups that may be one person": len(found.merges),
-    }
-    parts = [
-        f"{words.counted(len(found.groups), 'face')}: "
-        f"{words.counted(several, 'group')} of several, {alone:,} alone",
-        *(f"{count:,} {what}" for what, count in counts.items() if count),
-        f"expected wrong merges: {found.wrong:.2g} {limits}",
-    ]
-    return "; ".join(parts)
-
-
-def _large(found: Grouping) -> str:
-    """Return a sentence on a group of so many faces that it may be none of a person."""
-    sizes = np.bincount(found.groups)
-    if sizes.max() < _MOST * sizes.sum():
-        return ""
-    return (
-        f"group {sizes.argmax()} has {sizes.max() / sizes.sum():.0%} of all faces: look at it, as "
-        "pictures without a face look alike to a network (facerec calibrate finds their limit)"
-    )
+        pictures = FolderImages(photos)
+        names = np.setdiff1d(pictures.ids, before["photo"]).tolist()
+        space, source = None if old is None else Space.of(old), FolderImages(photos, names)
+        if names or old is None:
+            found = embedder.embed(photos, source, console, space=space, every_face=True)
+            found = embedder.known(found, console)
+        else:  # what people changed in the table is new
+            found = old
+    rows = pd.DataFrame("", found.ids, COLUMNS)
+    rows["photo"] = rows.index.str.replace(r" face \d+$", "", regex=True)
+    if found.faces:
+        rows["box"] = [" ".join(f"{edge:.0f}" for edge in face.box or ()) for face in found.faces]
+    rows["remark"] = [found.failures.get(row, "") for row in range(len(rows))]
+    if found.digests is None:
+        found = replace(found, digests=np.zeros(len(rows), "S32"))
+    here = ~rows.index.isin(before.index)
+    joined = {name: getattr(found, name)[here] for name in ("vectors", "norms", "ids", "digests")}
+    if old is not None:
+        print_notes([Space.of(old).compare(Space.of(found), f"{out} and {photos}")], console)
+        kept = np.isin(cast(Any, old.ids), before.index)  # people may take rows out
+        joined = {name: np.concatenate([getattr(old, name)[kept], joined[name]]) for name in joined}
+    table = pd.concat([before, rows[here]]).reindex(joined["ids"], fill_value="")
+    every = replace(found, failures={}, several={}, face_scores=None, subjects=None, **joined)
+    return every, table, pictures
 
 
 def _link(folders: Path, photos: Path, table: DataFrame) -> None:
     """Make a folder of every group of several faces, with links to the photos."""
-    root = photos.resolve()
-    with atomic_folder(folders, DatasetError) as stage:
-        for number, rows in table[table["group"] != ""].groupby("group"):
-            order = rows["doubt"].replace("", "0").astype(float).sort_values(ascending=False)
-            names = [root / name for name in rows["photo"][order.index]]
+    several = table[(table["group"] != "") & (table["doubt"] != "")].astype({"doubt": float})
+    with atomic_folder(folders, DatasetError, replace=True) as stage:
+        for number, rows in several.sort_values("doubt", ascending=False).groupby("group"):
             here = stage / f"{int(str(number)):05d}"
-            for place, photo in enumerate(filter(Path.is_file, names if names[1:] else ()), 1):
-                here.mkdir(exist_ok=True)
+            here.mkdir()
+            for place, name in enumerate(rows["photo"], 1):
+                photo = (photos / name).resolve()
                 (here / f"{place:03d} {photo.name}").symlink_to(photo)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -27,22 +27,21 @@ Face = Callable[[str], str]
 """Image id → data URI of a small picture; empty if there is none."""
 
 
-def faces_of(
-    images: Any, cuts: Mapping[str, tuple[str, Sequence[int]]] = MappingProxyType({})
-) -> Face:
+def faces_of(images: Any, cuts: Mapping[str, tuple[str, str]] = MappingProxyType({})) -> Face:
     """Return small JPEGs of an image source by their names, without whatever else a file carried.
 
     There is none of a name that is not there, of an image that does not decode, and of None.
 
     Args:
         images: the source.
-        cuts: name → the photo that it is cut from, and its box there; of others all is shown.
+        cuts: name → the photo that it is cut from, and its box there, as left, top, right and
+            bottom with blanks between; of others all is shown.
     """
     names = [] if images is None else getattr(images, "titles", images.ids).tolist()
     row_of = {name: row for row, name in enumerate(names)}
 
     def face(name: str) -> str:
-        photo, box = cuts.get(name, (name, ()))
+        photo, box = cuts.get(name, (name, ""))
         if photo not in row_of:
             return ""
         try:
@@ -50,9 +49,8 @@ def faces_of(
         except FacerecError:
             return ""
         if box:
-            left, top, right, bottom = (max(edge, 0) for edge in box)
-            part = image[top:bottom, left:right]
-            image = part if part.size else image
+            left, top, right, bottom = (max(int(edge), 0) for edge in box.split())
+            image = image[top:bottom, left:right]
         scale = _FACE / max(image.shape[:2])
         if scale < 1:
             image = cv2.resize(image, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)

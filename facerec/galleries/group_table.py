@@ -10,16 +10,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from facerec.base.errors import DatasetError
-from facerec.galleries.contact_sheet import SHOWN, Face
+from facerec.galleries.contact_sheet import Face
 from facerec.galleries.grouping import Grouping
 from facerec.records.tables import TextTable
-from facerec.report.csv_tables import plain
 from facerec.report.table import Cell, Table
 
-COLUMNS = (
-    *("photo", "face", "box", "group", "doubt", "subject_id"),
-    *("must", "cannot", "remark"),
-)
+COLUMNS = ("photo", "box", "group", "doubt", "subject_id", "must", "cannot", "remark")
 """Beside image_id."""
 
 
@@ -29,17 +25,13 @@ def read_table(path: Path, columns: Sequence[str] = COLUMNS) -> pd.DataFrame:
     Raises:
         DatasetError: it cannot be read, lacks a column, or a group is no number.
     """
-    table = TextTable(path)
-    rows = {fields[0]: fields[1:] for _, fields in table.rows(("image_id", *columns))}
-    found = pd.DataFrame.from_dict(rows, orient="index", columns=list(columns), dtype=str)
-    found = found.map(plain).rename(index=plain)
-    for number in set(found.get("group", ())) - {""}:
-        if not number.isdecimal():
-            raise DatasetError(
-                f"{path}: the group {number[:60]!r} is no number; leave that column as it was, and "
-                "write names into subject_id"
-            )
-    return found
+    rows = {name: fields for _, (name, *fields) in TextTable(path).rows(("image_id", *columns))}
+    table = pd.DataFrame.from_dict(rows, orient="index", columns=list(columns), dtype=str)
+    if odd := [each for each in table.get("group", ()) if each and not each.isdecimal()]:
+        raise DatasetError(
+            f"{path}: the group {odd[0][:60]!r} is no number; names go into subject_id"
+        )
+    return table
 
 
 def named_groups(path: Path, ids: NDArray[np.str_]) -> NDArray[np.str_] | None:
@@ -54,51 +46,39 @@ def named_groups(path: Path, ids: NDArray[np.str_]) -> NDArray[np.str_] | None:
         return None
     table = read_table(path)
     given = table[(table["subject_id"] != "") & (table["group"] != "")]
-    given = given[["group", "subject_id"]].drop_duplicates()
-    for number in given["group"][given["group"].duplicated()]:
-        raise DatasetError(
-            f"{path}: group {number} has two names in subject_id; a group is one person, so write "
-            "one of them"
-        )
-    if given.empty:
-        raise DatasetError(
-            f"{path}: no group has a name; write one into subject_id, on any face of a group"
-        )
-    names = table["group"].map(given.set_index("group")["subject_id"])
-    return names.reindex(ids).fillna("").to_numpy(np.str_)
+    names = given.groupby("group")["subject_id"].agg(["min", "max"])
+    for number in names.index[names["min"] != names["max"]]:
+        raise DatasetError(f"{path}: group {number} has two names in subject_id; write one of them")
+    if names.empty:
+        raise DatasetError(f"{path}: no group has a name; write one a group into subject_id")
+    return table["group"].map(names["min"]).reindex(ids).fillna("").to_numpy(np.str_)
 
 
-def group_tables(
-    found: Grouping, ids: Sequence[str], most: int = SHOWN, face: Face = lambda name: ""
-) -> dict[str, Table]:
-    """Return the most doubtful groups, and old groups that look like one person, as tables.
+def group_table(
+    found: Grouping, ids: Sequence[str], most: int, face: Face = lambda name: ""
+) -> Table:
+    """Return old groups that look like one person, and then the most doubtful groups.
 
     Args:
         found: the groups.
         ids: of the faces.
-        most: rows of a table.
+        most: rows of either kind.
         face: image → picture.
     """
     faces = pd.DataFrame({"name": ids, "doubt": found.doubt, "group": found.groups})
     faces = faces.sort_values("doubt", ascending=False, kind="stable")
-    named = faces.groupby("group", sort=False)["name"].agg(["first", "last", "size"])
-    groups = named.assign(doubt=faces.groupby("group", sort=False)["doubt"].max())
-
-    def cell(name: str, text: str = "") -> Cell:
-        return Cell(text or name, picture=face(name))
-
+    of = faces.groupby("group", sort=False)
+    groups = of["name"].agg(["first", "last", "size"]).assign(doubt=of["doubt"].max())
+    rows = [
+        (f"{one} and {two}: one person?", "", groups["last"][one], groups["last"][two], doubt)
+        for one, two, doubt in found.merges[:most]
+    ] + [
+        (f"{row.Index}", f"{row.size}", row.first, row.last, row.doubt)
+        for row in groups.dropna().head(most).itertuples()
+    ]
+    cells = [
+        (name, size, *(Cell(each, picture=face(each)) for each in pair), f"{doubt:.1e}")
+        for name, size, *pair, doubt in rows
+    ]
     headings = "group", "faces", "its most doubtful face", "its surest face"
-    rows: list[tuple[str | Cell, ...]] = [
-        (str(number), str(size), cell(first), cell(last), f"{doubt:.1e}")
-        for number, first, last, size, doubt in groups.dropna().head(most).itertuples()
-    ]
-    apart = "old group", "looks like"
-    merges: list[tuple[str | Cell, ...]] = [
-        (*(cell(str(named["last"][each]), f"group {each}") for each in pair), f"{doubt:.1e}")
-        for *pair, doubt in found.merges[:most]
-    ]
-    tables = {
-        "groups, the most doubtful first": Table("", (*headings, "doubt"), rows, headings),
-        "old groups that may be one person": Table("", (*apart, "doubt"), merges, apart),
-    }
-    return {name: table for name, table in tables.items() if table.rows}
+    return Table("", (*headings, "doubt"), cells, headings)

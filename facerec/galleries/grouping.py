@@ -32,8 +32,11 @@ from facerec.galleries.label_faults import Floats, Ints, Members, left_out
 FEWEST = 20
 """Faces that say how alike strangers are."""
 
-FALSE_SHARE = 2e-4
+FALSE_SHARE = 5e-4
 """Pairs of strangers that may be expected at the least score of a round, a person."""
+
+_SMALL = 1000
+"""Faces of a pile that may have half as many, as each one weighs more."""
 
 _OTHERS = 16
 """Best others of a group that are looked at."""
@@ -41,8 +44,14 @@ _OTHERS = 16
 _NEAR = -2.0
 """Logarithm of the strangers a group may expect at a score that is too high for one."""
 
+_FIRST = 512
+"""Faces that first tell how many are like each."""
+
 _STRANGERS = 0.3
 """Cosine that less than half of all pairs reach, unless nearly all are of one person."""
+
+TAIL_OFF = 5.0
+"""Factor by which the stated number was wrong on sets of photos of other networks, at the most."""
 
 _TOGETHER = "must", "group", "digest"
 _APART = "photo", "cannot"
@@ -104,7 +113,8 @@ def group_faces(
     held = _held(table, group)
     unit = unit_rows(vectors, row_norms(vectors), np.arange(count))
     generator, chosen = np.random.default_rng(0), choose_device(device)
-    weights = _first_weights(unit, group, generator.permutation(count)[:SAMPLE])
+    weights = _first_weights(unit, group, generator.permutation(count)[:_FIRST])
+    share_of_people = FALSE_SHARE * count / (count + _SMALL)
     people, chances, new = float(len(held)), 0.0, np.ones(len(held), bool)
     while True:
         members = Members(unit, group, len(held))
@@ -116,8 +126,12 @@ def group_faces(
         own, stage = np.arange(len(rows)), f"comparing {len(rows):,} groups"
         others, scores = best(side, side, _OTHERS, apart=(own, own), stage=stage, progress=progress)
         share = tail.log_share(scores)
-        expected = np.exp(share) * people * (people - 1) / 2
-        one, place = np.nonzero(expected <= FALSE_SHARE * people)
+        # Where more look alike than the tail tells, as faces from the side do, a score says less.
+        near = share <= _NEAR - np.log(people)
+        others_there = (1 / (1 + near.sum(axis=1)))[others].sum(axis=1) - 1
+        crowd = np.maximum(others_there / (people * np.exp(share[:, -1])), 1)
+        expected = crowd[:, None] * crowd[others] * np.exp(share) * people * (people - 1) / 2
+        one, place = np.nonzero(expected <= share_of_people * people)
         order = np.lexsort((place, expected[one, place]))
         one, place = one[order], place[order]
         into, merges = _join(one, others[one, place], expected[one, place], held)
@@ -126,10 +140,10 @@ def group_faces(
         # What was compared before is no new chance of being wrong.
         chances += 1 - (weights[~new].sum() / weights.sum()) ** 2
         kept, number = np.unique(into, return_inverse=True)
-        row, place = np.nonzero(share[kept] <= _NEAR - np.log(people))
-        near = number[others[kept[row], place]]
-        near = np.unique((row * len(kept) + near)[row != near]) // len(kept)
-        weights = 1 / (1 + np.bincount(near, minlength=len(kept)))
+        row, place = np.nonzero(near[kept])
+        left = number[others[kept[row], place]]
+        left = np.unique((row * len(kept) + left)[row != left]) // len(kept)
+        weights = 1 / (1 + np.bincount(left, minlength=len(kept)))
         people, new = float(weights.sum()), np.bincount(number) > 1
         group, held = number[group], [held[each] for each in kept.tolist()]
     old = pd.to_numeric(table["group"]).fillna(0).to_numpy(np.int64)
@@ -141,7 +155,7 @@ def group_faces(
     return Grouping(
         numbers[group],
         _doubts(members, weights, generator),
-        chances * FALSE_SHARE * people,
+        chances * share_of_people * people,
         [(int(numbers[one]), int(numbers[two]), each) for (one, two), each in merges.items()],
     )
 
@@ -166,9 +180,8 @@ def _held(table: pd.DataFrame, group: Ints) -> list[set[tuple[str, str]]]:
         old = row["group"]
         if held[number] & own or (old and olds.setdefault(number, old) != old):
             raise MetricError(
-                f"{name!r} must be one person with a face of the same photo, of another old group, "
-                "or with the same text under cannot, and cannot be; mend the links, or to join old "
-                "groups group all photos into a new folder"
+                f"{name!r} must be one person with a face of its photo, of another old group or "
+                "with the same text under cannot, and cannot be; mend the links, or empty group"
             )
         held[number] |= own
     for number in olds:
@@ -189,12 +202,8 @@ def _first_weights(unit: NDArray[np.float32], group: Ints, sample: Ints) -> Floa
             "more, so nearly all are of one person, or the model does not tell people apart; how "
             "alike strangers are cannot be learned: add other people, or check the model"
         )
-    faces = np.unique(group, return_index=True)[1]
-    alike = [
-        (np.maximum(unit[part] @ unit[sample].T, 0) ** 4).sum(axis=1)
-        for part in np.array_split(faces, len(faces) // SAMPLE + 1)
-    ]
-    return 1 / np.maximum(np.concatenate(alike) * len(unit) / len(sample), 1)
+    alike = np.maximum(unit[np.unique(group, return_index=True)[1]] @ unit[sample].T, 0) ** 4
+    return np.asarray(1 / np.maximum(alike.mean(axis=1) * len(unit), 1), np.float64)
 
 
 def _join(
@@ -224,9 +233,7 @@ def _join(
     return into, apart
 
 
-def _doubts(
-    members: Members, weights: Floats, generator: np.random.Generator
-) -> Floats:
+def _doubts(members: Members, weights: Floats, generator: np.random.Generator) -> Floats:
     """Return how many strangers would be as much like the others of each face's group, ``(n,)``."""
     count = len(members.label)
     sums, templates = members.sums(np.ones(count))

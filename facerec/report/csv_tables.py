@@ -29,19 +29,11 @@ def to_csv(rows: Iterable[Mapping[str, Any]]) -> bytes:
     columns = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(map(harmless, columns))
-    writer.writerows([harmless(row.get(name)) for name in columns] for row in rows)
+    writer.writerow(map(_harmless, columns))
+    writer.writerows([_harmless(row.get(name)) for name in columns] for row in rows)
     return text.getvalue().encode(errors="backslashreplace")  # names of files may be no UTF-8
 
 
-def harmless(value: Any) -> Any:
-    """Return a cell with an apostrophe before what a spreadsheet would compute.
-
-    It then takes what follows for text.
-    """
+def _harmless(value: object) -> object:
+    # A spreadsheet takes what follows an apostrophe for text.
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
-
-
-def plain(text: str) -> str:
-    """Return what `harmless` made a cell of."""
-    return text[1:] if text.startswith("'") and harmless(text[1:]) == text else text

@@ -74,10 +74,10 @@ def group(
         "alone": np.count_nonzero(sizes == 1),
         "in photos that are there twice": faces["digest"][faces["digest"] != ""].duplicated().sum(),
         "left out, see remark": np.count_nonzero(~usable),
-        "pairs of old groups that may be one person": len(found.merges),
+        "pairs of old groups that look like one person": len(found.merges),
     }
     low, high = found.wrong / TAIL_OFF, found.wrong * TAIL_OFF
-    parts = [f"{count:,} {what}" for what, count in counts.items() if count]
+    parts = [f"{what}: {count:,}" for what, count in counts.items() if count]
     largest = f"the largest, {sizes.argmax()}, has {words.percent(sizes.max() / len(faces))}"
     wrong = f"expected wrong merges {found.wrong:.2g} [{low:.2g}, {high:.2g}]"
     verdict = "; ".join([words.counted(len(faces), "face"), *parts, largest, wrong])
@@ -134,7 +134,9 @@ def _faces(
         kept = np.isin(cast(Any, old.ids), before.index)  # people may take rows out
         joined = {name: np.concatenate([getattr(old, name)[kept], joined[name]]) for name in joined}
     table = pd.concat([before, rows[here]]).reindex(joined["ids"], fill_value="")
-    every = replace(found, failures={}, several={}, face_scores=None, subjects=None, **joined)
+    lost = np.flatnonzero(np.isnan(joined["norms"]))
+    why = dict(zip(lost.tolist(), table["remark"].iloc[lost], strict=True))
+    every = replace(found, failures=why, several={}, face_scores=None, subjects=None, **joined)
     return every, table, pictures
 
 

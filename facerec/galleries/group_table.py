@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +55,7 @@ def named_groups(path: Path, ids: NDArray[np.str_]) -> NDArray[np.str_] | None:
 
 
 def group_table(
-    found: Grouping, ids: Sequence[str], most: int, face: Face = lambda name: ""
+    found: Grouping, ids: Iterable[str], most: int, face: Face = lambda name: ""
 ) -> Table:
     """Return old groups that look like one person, and then the most doubtful groups.
 
@@ -69,16 +69,15 @@ def group_table(
     faces = faces.sort_values("doubt", ascending=False, kind="stable")
     of = faces.groupby("group", sort=False)
     groups = of["name"].agg(["first", "last", "size"]).assign(doubt=of["doubt"].max())
-    rows = [
-        (f"{one} and {two}: one person?", "", groups["last"][one], groups["last"][two], doubt)
+    rows: list[list[str]] = [
+        [f"{one} or {two}?", "", groups["last"][one], groups["last"][two], f"{doubt:.1e}"]
         for one, two, doubt in found.merges[:most]
-    ] + [
-        (f"{row.Index}", f"{row.size}", row.first, row.last, row.doubt)
-        for row in groups.dropna().head(most).itertuples()
     ]
-    cells = [
-        (name, size, *(Cell(each, picture=face(each)) for each in pair), f"{doubt:.1e}")
-        for name, size, *pair, doubt in rows
+    for number, (first, last, size, doubt) in groups.dropna().head(most).T.items():
+        rows.append([str(number), str(size), first, last, f"{doubt:.1e}"])
+    cells: list[tuple[str | Cell, ...]] = [
+        (group, size, *(Cell(each, picture=face(each)) for each in pair), doubt)
+        for group, size, *pair, doubt in rows
     ]
     headings = "group", "faces", "its most doubtful face", "its surest face"
     return Table("", (*headings, "doubt"), cells, headings)

@@ -76,6 +76,7 @@ SUITES: dict[str, dict[str, Act]] = {
                 *("lfw_threshold", "gallery_coverage"),
             ),
             "measures_planted": ("cleaning_planted", "overlap_planted"),
+            "measures_grouping": ("grouping",),
         },
         "faces": {"measures_faces": ("face_refusals", "quality_signals")},
         "gpu": {

@@ -52,7 +52,8 @@ def enroll(
     Args:
         gallery: the .npz file; it holds personal data, and only its owner may read it.
         images: a folder of PERSON/image.jpg, or a file of embeddings (.npz, .parquet).
-        subjects: a .csv file with the columns image_id and subject_id, in place of folders.
+        subjects: a .csv file with the columns image_id and subject_id, in place of folders; or the
+            groups.csv of facerec group, with names in subject_id, for the embeddings beside it.
         group: a column of that file, with one value a subject: also say which FPIR the thresholds
             have for strangers of each group, for whom the gallery's own people stand in.
         impostors: images of people who will not be in the gallery, a folder or a file of
@@ -74,6 +75,7 @@ def enroll(
     from facerec.galleries.alarms import find_alarms
     from facerec.galleries.gallery import Gallery
     from facerec.galleries.gallery_file import parquet
+    from facerec.galleries.group_table import named_groups
     from facerec.galleries.report import print_groups, print_thresholds
 
     if images is None and (expires or not (delete or expire or impostors or export)):
@@ -111,7 +113,9 @@ def enroll(
             embeddings = embedder.read(images, console, None if opened is None else opened.space)
             if subjects is not None:
                 assert embeddings.ids is not None
-                who, groups, _ = read_members(subjects, embeddings.ids, group)
+                who, groups = named_groups(subjects, embeddings.ids), None
+                if who is None:
+                    who, groups, _ = read_members(subjects, embeddings.ids, group)
                 embeddings = replace(embeddings, subjects=who)
             print_notes([alike_note(embeddings, embeddings.subjects)], console)
             opened = opened or Gallery(Space.of(embeddings))
@@ -142,7 +146,7 @@ def enroll(
         with console.capture() as found:
             print_expired(opened, gallery, console)
             points = print_thresholds(now.calibration, len(now), console) if len(now) else []
-            if group is not None and groups is not None:
+            if group is not None and who is not None and groups is not None:
                 known = dict(zip(who.tolist(), groups.tolist(), strict=True))
                 own = [known.get(name, "") for name in now.subjects.tolist()]
                 print_groups(now, own, points, console)

@@ -24,6 +24,7 @@ COMMANDS = {
     "all-pairs": "Score all pairs of an embeddings file, down to FPR 1e-9",
     "overlap": "Find people who are in two sets, to leave them out of one",
     "clean": "Find wrong labels and duplicates in a training set",
+    "group": "Group a pile of photos by who is on them",
     "enroll": "Put people into a gallery, or delete them from it",
     "identify": "Search a gallery for the people on photos",
     "translate": "Let a new network search a gallery of the old one",

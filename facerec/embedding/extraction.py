@@ -228,7 +228,8 @@ def read_face(
         return image, "", image_digest(data)
     image = decode_image(data, where, size=None, upright=True)
     crop, note = align.crop(image, str(source.ids[index]), where, model.image_size, model.cut)
-    return crop, note, image_digest(data, align.number or 1)
+    number = source.faces[index].face if isinstance(source, EveryFace) else align.number
+    return crop, note, image_digest(data, number or 1)
 
 
 def draw_faces(

@@ -61,7 +61,7 @@ def find_alarms(
     others = np.random.default_rng(0).permutation(np.delete(np.arange(size), asked))
     rows = np.append(asked, others[: CALIBRATION_PROBES - len(asked)])
 
-    units, ones = standardise(templates, templates)[0], np.ones(size)
+    units, ones = standardise(templates)[0], np.ones(size)
     sides, apart = (
         (UnitRows(units, rows, ones), UnitRows(units, None, ones)),
         (rows, np.arange(size)),

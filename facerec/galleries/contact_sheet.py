@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import cv2
@@ -26,21 +27,30 @@ Face = Callable[[str], str]
 """Image id → data URI of a small picture; empty if there is none."""
 
 
-def faces_of(images: Any) -> Face:
+def faces_of(images: Any, cuts: Mapping[str, tuple[str, str]] = MappingProxyType({})) -> Face:
     """Return small JPEGs of an image source by their names, without whatever else a file carried.
 
     There is none of a name that is not there, of an image that does not decode, and of None.
+
+    Args:
+        images: the source.
+        cuts: name → the photo that it is cut from, and its box there, as left, top, right and
+            bottom with blanks between; of others all is shown.
     """
     names = [] if images is None else getattr(images, "titles", images.ids).tolist()
     row_of = {name: row for row, name in enumerate(names)}
 
     def face(name: str) -> str:
-        if name not in row_of:
+        photo, box = cuts.get(name, (name, ""))
+        if photo not in row_of:
             return ""
         try:
-            image = decode_image(images.encoded(row_of[name]), name, size=None, upright=True)
+            image = decode_image(images.encoded(row_of[photo]), photo, size=None, upright=True)
         except FacerecError:
             return ""
+        if box:
+            left, top, right, bottom = (max(int(edge), 0) for edge in box.split())
+            image = image[top:bottom, left:right]
         scale = _FACE / max(image.shape[:2])
         if scale < 1:
             image = cv2.resize(image, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import digamma, log_ndtr
+from scipy.special import digamma, log_ndtr, ndtri_exp
 from scipy.stats import false_discovery_control
 
 from facerec.base.large_arrays import empty
@@ -38,10 +38,23 @@ _SHIFT, _SHIFT_ROWS = 0.0, 5.0
 # subject would weigh too much in them, and rows without one would look too good beside it.
 _CENTRE_ROWS, _SPREAD_ROWS = 1000.0, 2000.0
 
-_SAMPLE = 2048
+SAMPLE = 2048
+"""Rows whose scores tell of all."""
+
 _BLOCK = 1 << 14
 
 _NORMAL_QUANTILE = 0.158655
+
+_LEVELS = np.geomspace(0.1, 0.005, 12)
+"""Shares of all scores above those that a bent tail is fitted to."""
+
+_FIRST_LEVELS = np.geomspace(0.4, 0.2, 12)
+"""The same, while mated pairs are among the scores."""
+
+_MATED = 1e-3
+"""Share of impostors' scores beyond which all that are more are taken for mated pairs."""
+
+_LEAST_BEND = 0.01
 
 
 def log_p_value(log_expected: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -57,9 +70,9 @@ def log_p_value(log_expected: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def standardise(
-    first: NDArray[np.floating], second: NDArray[np.floating]
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return two matrices whose products are scores on one scale.
+    *sets: NDArray[np.floating], weights: NDArray[np.float64] | None = None
+) -> list[NDArray[np.float32]]:
+    """Return two matrices, or one beside itself, whose products are scores on one scale.
 
     Each set is centred on its own mean and each row divided by the root of the spread of its
     products with the other set, so that a product is
@@ -68,26 +81,27 @@ def standardise(
     product, up to a factor.
 
     Args:
-        first: rows of unit length, ``(R, D)``.
-        second: rows of unit length, ``(C, D)``.
+        sets: rows of unit length, ``(R, D)`` and perhaps ``(C, D)``.
+        weights: how much each row of the one set counts in means and spreads, ``(R,)``; by default
+            1.
     """
-    sides = [
-        np.subtract(
-            side,
-            (side.sum(axis=0, dtype=np.float64) / (len(side) + _CENTRE_ROWS)).astype(np.float32),
-            out=empty(side.shape, np.float32),
-        )
-        for side in (first, second)
-    ]
-    moments = [(side.T @ side).astype(np.float64) / len(side) for side in sides]
-    usual = max(float(np.sum(moments[0] * moments[1])), 1e-30)
-    for side, other, count in zip(sides, moments[::-1], (len(second), len(first)), strict=True):
+    sides, moments = [], []
+    share = None if weights is None else weights.astype(np.float32)[:, np.newaxis]
+    counts = [float(len(side) if weights is None else weights.sum()) for side in sets]
+    for side, count in zip(sets, counts, strict=True):
+        total = (side if share is None else share * side).sum(axis=0, dtype=np.float64)
+        centre = (total / (count + _CENTRE_ROWS)).astype(np.float32)
+        sides.append(np.subtract(side, centre, out=empty(side.shape, np.float32)))
+        weighed = sides[-1] if share is None else share * sides[-1]
+        moments.append((weighed.T @ sides[-1]).astype(np.float64) / count)
+    usual = max(float(np.sum(moments[0] * moments[-1])), 1e-30)
+    for side, other, count in zip(sides, moments[::-1], counts[::-1], strict=True):
         for start in range(0, len(side), _BLOCK):
             rows = side[start : start + _BLOCK]
             own = np.einsum("nd,de,ne->n", rows, other, rows, optimize=True)
             spread = (count * own + _SPREAD_ROWS * usual) / (count + _SPREAD_ROWS)
             rows /= spread[:, np.newaxis] ** 0.25
-    return sides[0], sides[1]
+    return sides
 
 
 def centre_and_spread(
@@ -104,7 +118,7 @@ def centre_and_spread(
         same: both are one set, of which no row is compared with itself.
     """
     generator = np.random.default_rng(0)
-    row, column = (generator.permutation(len(side))[:_SAMPLE] for side in (first, second))
+    row, column = (generator.permutation(len(side))[:SAMPLE] for side in (first, second))
     products = (first[row] @ second[column].T)[(row[:, None] != column) | (not same)]
     if not products.size:
         return 0.0, 1.0
@@ -174,3 +188,48 @@ def accept(log_p: NDArray[np.float64], share: float) -> NDArray[np.bool_]:
     if not len(log_p):
         return np.zeros(0, bool)
     return np.asarray(false_discovery_control(np.exp(log_p)) <= share)
+
+
+class BentTail:
+    """The tail of impostors' scores, from the middle of all scores.
+
+    Where w goes with x, the negative logarithm of the share of impostors above, as a·x + b·x²: the
+    tail of a network of many dimensions bends. Mated pairs stand out once that is roughly known
+    from where they are few, and are then left out.
+
+    Args:
+        scores: standardised, of any shape.
+        weights: how much each counts, of that shape.
+    """
+
+    def __init__(self, scores: NDArray[np.floating], weights: NDArray[np.floating]) -> None:
+        scores, weights = scores[weights > 0].astype(np.float64), weights[weights > 0]
+        order = np.argsort(-scores)
+        scores, above = scores[order], np.cumsum(weights[order])
+        mated, depth = 0.0, -np.log(_FIRST_LEVELS)
+        for turn in range(_ROUNDS):
+            shares = np.concatenate([[0.5, 1 - _NORMAL_QUANTILE], np.exp(-depth)])
+            places = np.searchsorted(above, mated + shares * (above[-1] - mated))
+            self._middle, low, *highest = scores[np.minimum(places, len(scores) - 1)]
+            self._spread = max(self._middle - low, 1e-6)
+            exponents, self._bend = self._exponent(np.array(highest)), _LEAST_BEND
+            if turn:
+                shape = np.stack([depth, depth**2], axis=1)
+                self._bend = max(float(np.linalg.lstsq(shape, exponents)[0][1]), _LEAST_BEND)
+            # The straight part, through 0, is what the bend leaves.
+            straight = exponents - self._bend * depth**2
+            self._slope = max(float(straight @ depth / (depth @ depth)), 0.1)
+            rare = -np.log(_MATED)
+            edge = -ndtri_exp(-rare * (self._slope + self._bend * rare))
+            beyond = np.searchsorted(-scores, -self._middle - self._spread * edge)
+            mated = max(above[beyond - 1] * (beyond > 0) - _MATED * above[-1], 0.0)
+            depth = -np.log(_LEVELS)
+
+    def _exponent(self, scores: NDArray[np.floating]) -> NDArray[np.float64]:
+        z = (scores.astype(np.float64) - self._middle) / self._spread
+        return np.asarray(-log_ndtr(-z))
+
+    def log_share(self, scores: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Return the logarithm of the share of impostors' scores at or above each."""
+        root = np.sqrt(self._slope**2 + 4 * self._bend * self._exponent(scores))
+        return np.asarray((self._slope - root) / (2 * self._bend))

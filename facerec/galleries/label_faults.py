@@ -164,8 +164,8 @@ def wrong_labels(
         apart = mine, np.arange(members.classes)
         which, scores = best(images, others, 1, apart=apart, stage=doing, progress=progress)
         nearest, other = which[:, 0], scores[:, 0].astype(np.float64)
-        own, length = _left_out(members, sums, weights, np.arange(count))
-        strange, _ = _left_out(members, sums, weights, theirs)
+        own, length = left_out(members, sums, weights, np.arange(count))
+        strange, _ = left_out(members, sums, weights, theirs)
         mass = masses[mine] - weights
         known = (mass > 0.3) & (length > 1e-3)
         borrowed = known[theirs] & (mine[theirs] != mine)
@@ -198,7 +198,7 @@ def _features(own: Floats, other: Floats, count: Floats) -> Floats:
     return np.stack([own, other, rest, own * rest, other * rest], axis=1)
 
 
-def _left_out(
+def left_out(
     members: Members, sums: NDArray[np.float32], weights: Floats, other: Ints
 ) -> tuple[Floats, Floats]:
     """Return cosines to classes of other images that leave those out, and the lengths of the rests.
@@ -229,14 +229,12 @@ def twins(
         its nearest one, and that one, ``(C,)`` each.
     """
     means = members.sums(np.ones(len(members.label)))[1]
-    rows, columns = standardise(means, means)
+    (rows,) = standardise(means)
     doing = "looking for subjects with two labels"
-    left, right = (
-        UnitRows(side, norms=np.ones(len(side)), device=device) for side in (rows, columns)
-    )
+    side = UnitRows(rows, norms=np.ones(len(rows)), device=device)
     apart = np.arange(len(means)), np.arange(len(means))
-    nearest, scores = best(left, right, RANKS, apart=apart, stage=doing, progress=progress)
-    scale = centre_and_spread(rows, columns, same=True)
+    nearest, scores = best(side, side, RANKS, apart=apart, stage=doing, progress=progress)
+    scale = centre_and_spread(rows, rows, same=True)
     return fit_tail(scores, max(len(means) - 1, 1), scale, FALSE_SHARE), nearest[:, 0]
 
 

@@ -178,7 +178,7 @@ def test_more_images_take_little_more_memory(
     names = {large_arrays: "_ROWS", unit_rows: "_ROWS", impostor_tail: "_BLOCK"}
     names |= {label_faults: "_TILE", duplicates: "_PAIRS"}
     names |= {Sample: "SIZE", coarse: "_SAMPLE"}
-    for module, name in (*names.items(), (impostor_tail, "_SAMPLE")):
+    for module, name in (*names.items(), (impostor_tail, "SAMPLE")):
         monkeypatch.setattr(module, name, 64)
     monkeypatch.setattr(large_arrays, "LIMIT", 1 << 15)
     size, fixed = 512, tmp_path / "fixed.npz"

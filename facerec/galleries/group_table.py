@@ -1,0 +1,83 @@
+"""The table of a grouped pile of photos: a row a face, which people edit and commands read back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from facerec.base.errors import DatasetError
+from facerec.galleries.contact_sheet import Face
+from facerec.galleries.grouping import Grouping
+from facerec.records.tables import TextTable
+from facerec.report.table import Cell, Table
+
+COLUMNS = ("photo", "box", "group", "doubt", "subject_id", "must", "cannot", "remark")
+"""Beside image_id."""
+
+
+def read_table(path: Path, columns: Sequence[str] = COLUMNS) -> pd.DataFrame:
+    """Return columns of a table, as text by image_id.
+
+    Raises:
+        DatasetError: it cannot be read, lacks a column, or a group is no number.
+    """
+    rows = {name: fields for _, (name, *fields) in TextTable(path).rows(("image_id", *columns))}
+    table = pd.DataFrame.from_dict(rows, orient="index", columns=list(columns), dtype=str)
+    if odd := [each for each in table.get("group", ()) if each and not each.isdecimal()]:
+        raise DatasetError(
+            f"{path}: the group {odd[0][:60]!r} is no number; names go into subject_id"
+        )
+    return table
+
+
+def named_groups(path: Path, ids: NDArray[np.str_]) -> NDArray[np.str_] | None:
+    """Return the name of each face's group, ``(N,)``, empty without one; None of other tables.
+
+    A name in subject_id, on any face of a group, is that of the group.
+
+    Raises:
+        DatasetError: a group has two names, or none has any.
+    """
+    if "doubt" not in TextTable(path).columns:
+        return None
+    table = read_table(path)
+    given = table[(table["subject_id"] != "") & (table["group"] != "")]
+    names = given.groupby("group")["subject_id"].agg(["min", "max"])
+    for number in names.index[names["min"] != names["max"]]:
+        raise DatasetError(f"{path}: group {number} has two names in subject_id; write one of them")
+    if names.empty:
+        raise DatasetError(f"{path}: no group has a name; write one a group into subject_id")
+    return table["group"].map(names["min"]).reindex(ids).fillna("").to_numpy(np.str_)
+
+
+def group_table(
+    found: Grouping, ids: Iterable[str], most: int, face: Face = lambda name: ""
+) -> Table:
+    """Return old groups that look like one person, and then the most doubtful groups.
+
+    Args:
+        found: the groups.
+        ids: of the faces.
+        most: rows of either kind.
+        face: image → picture.
+    """
+    faces = pd.DataFrame({"name": ids, "doubt": found.doubt, "group": found.groups})
+    faces = faces.sort_values("doubt", ascending=False, kind="stable")
+    of = faces.groupby("group", sort=False)
+    groups = of["name"].agg(["first", "last", "size"]).assign(doubt=of["doubt"].max())
+    rows: list[list[str]] = [
+        [f"{one} or {two}?", "", groups["last"][one], groups["last"][two], f"{doubt:.1e}"]
+        for one, two, doubt in found.merges[:most]
+    ]
+    for number, (first, last, size, doubt) in groups.dropna().head(most).T.items():
+        rows.append([str(number), str(size), first, last, f"{doubt:.1e}"])
+    cells: list[tuple[str | Cell, ...]] = [
+        (group, size, *(Cell(each, picture=face(each)) for each in pair), doubt)
+        for group, size, *pair, doubt in rows
+    ]
+    headings = "group", "faces", "its most doubtful face", "its surest face"
+    return Table("", (*headings, "doubt"), cells, headings)

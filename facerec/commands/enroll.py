@@ -37,6 +37,7 @@ def enroll(
     expires: date | None = None,
     expire: bool = False,
     delete: tuple[str, ...] = (),
+    old: Path | None = None,
     failures: Path | None = None,
     export: Path | None = None,
     face: Count | None = None,
@@ -64,6 +65,8 @@ def enroll(
             Without it, people who are enrolled already keep theirs, and new ones have none.
         expire: take out the people whose last day is over.
         delete: people to take out, by name; nothing of them stays in the file.
+        old: a gallery of an older network: whoever is enrolled by these images is taken out of it,
+            so that in the end nobody is left there (docs: Upgrading the model).
         failures: write the images that could not be enrolled, and why, to this .csv file.
         export: also write all templates to this .parquet file, one row a person, for a database.
         face: which face of each photo is meant, from the largest on, where --align finds several;
@@ -90,6 +93,10 @@ def enroll(
     for path, suffix in ((export, ".parquet"), (gallery, ".npz")):
         if path is not None and path.suffix.lower() != suffix:
             raise DatasetError(f"{path}: let its name end in {suffix}, as the format is that")
+    if old is not None:
+        if images is None or old.resolve() == gallery.resolve():
+            raise FacerecError(f"--old {old}: name images of its people, and another --gallery")
+        Gallery.read(old)  # before anything is embedded
     if export is not None:
         parquet.require()
     console = Console(highlight=False, soft_wrap=True)
@@ -153,6 +160,16 @@ def enroll(
             if alarms is not None:
                 print_alarms(alarms, len(come), console)
         opened.write(gallery)
+    if old is not None:
+        with Gallery.claim(old):
+            before = Gallery.read(old)
+            moved = [name for name in come if name in before]
+            before.delete(*moved)
+            before.write(old)
+        console.print(
+            f"old gallery {old}: {people_words(len(moved))} taken out, {len(before):,} left"
+            + (f"; nobody needs {old} any more" if not len(before) else "")
+        )
     if delete:
         console.print(f"deleted: {', '.join(delete)}")
         console.print(

@@ -15,7 +15,7 @@ from facerec.commands import enroll, identify, translate
 from facerec.embedding import Embeddings, write_embeddings
 from facerec.galleries import Gallery
 from tests.commands.conftest import Refused
-from tests.galleries.test_bridge import photos
+from tests.galleries.test_bridge import photos, some
 
 BRIDGE = ["bridge_old.npz", "bridge_new.npz", "--gallery", "old.npz", "--out", "bridge.npz"]
 
@@ -117,3 +117,20 @@ def test_two_galleries_hold_both_spaces_until_nothing_is_left(workplace: Path) -
     assert "3/0" not in new | old and "1/0" not in new | old
     assert template not in Path("old.npz").read_bytes()
     assert template not in Path("bridge.npz").read_bytes()
+
+
+def test_who_comes_again_leaves_the_old_gallery(
+    workplace: Path, capsys: CaptureFixture, refused: Refused
+) -> None:
+    before = Gallery.read("old.npz")
+    (gone, kept), names = before.templates[[0, -1]], before.subjects.tolist()
+    people = photos(40, 1)[1]
+    write_embeddings("come.npz", some(people, np.isin(people.subjects, names[:2])))
+    own = ["come.npz", "--gallery", "old.npz", "--old", "old.npz"]
+    assert "another --gallery" in refused(enroll.main, *own)
+    enroll.main(["come.npz", "--gallery", "new.npz", "--old", "old.npz"])
+    assert "2 people taken out, 38 left" in capsys.readouterr().out
+    assert Gallery.read("new.npz").subjects.tolist() == names[:2]
+    assert Gallery.read("old.npz").subjects.tolist() == names[2:]
+    file = Path("old.npz").read_bytes()
+    assert gone.tobytes() not in file and kept.tobytes() in file

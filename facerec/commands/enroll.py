@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,19 @@ if TYPE_CHECKING:
     from facerec.galleries.gallery import Enrolment, Gallery
 
 
+@dataclass(frozen=True)
+class Written:
+    """What enrolment writes beside the gallery."""
+
+    failures: Path | None = None
+    """Write the images that could not be enrolled, and why, to this .csv file."""
+    export: Path | None = None
+    """Also write all templates to this .parquet file, one row a person, for a database."""
+
+
+NOTHING_ELSE = Written()
+
+
 def enroll(
     gallery: Path,
     images: tyro.conf.Positional[Path | None] = None,
@@ -38,8 +51,7 @@ def enroll(
     expire: bool = False,
     delete: tuple[str, ...] = (),
     old: Path | None = None,
-    failures: Path | None = None,
-    export: Path | None = None,
+    also: tyro.conf.OmitArgPrefixes[Written] = NOTHING_ELSE,
     face: Count | None = None,
     embedder: tyro.conf.OmitArgPrefixes[Embedder] = LENIENT,
 ) -> None:
@@ -67,8 +79,7 @@ def enroll(
         delete: people to take out, by name; nothing of them stays in the file.
         old: a gallery of an older network: whoever is enrolled by these images is taken out of it,
             so that in the end nobody is left there (docs: Upgrading the model).
-        failures: write the images that could not be enrolled, and why, to this .csv file.
-        export: also write all templates to this .parquet file, one row a person, for a database.
+        also: what else is written.
         face: which face of each photo is meant, from the largest on, where --align finds several;
             by default the largest one, and a photo with another of similar size is not enrolled.
         embedder: how images become embeddings.
@@ -81,6 +92,7 @@ def enroll(
     from facerec.galleries.group_table import named_groups
     from facerec.galleries.report import print_groups, print_thresholds
 
+    failures, export = also.failures, also.export
     if images is None and (expires or not (delete or expire or impostors or export)):
         raise FacerecError("there is nothing to do: name images, or people to --delete")
     if expires is not None and expires < datetime.now(timezone.utc).date():

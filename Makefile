@@ -27,8 +27,9 @@ demo: $(VENV)/.installed
 	$(BIN)/facerec demo
 
 # A file stays with one worker, so that what its tests share is made once. A worker that dies ends
-# the run: with another in its place, xdist may wait for ever.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+# the run: with another in its place, xdist may wait for ever. A worker has a core, and one thread:
+# two workers whose products take two threads each take twice as long.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 test: $(VENV)/.installed
 	$(PYTEST)

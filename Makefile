@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 
 help:
 	@echo "make demo      the whole main job on generated faces, in minutes"
-	@echo "make test      every part and most commands once, in three to nine minutes on two cores"
+	@echo "make test      every part and most commands once, in three minutes on two cores"
 	@echo "make test-all  all tests: whole runs, kills, exports, studies, and those of minutes"
 	@echo "make matrix    make test on other Pythons: PYTHONS='python3.10 python3.14'"
 	@echo "make fuzz      thousands of damaged files of each kind, which must end in a sentence"

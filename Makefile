@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 
 help:
 	@echo "make demo      the whole main job on generated faces, in minutes"
-	@echo "make test      every part and most commands once, in three to nine minutes on two cores"
+	@echo "make test      every part and most commands once, in three minutes on two cores"
 	@echo "make test-all  all tests: whole runs, kills, exports, studies, and those of minutes"
 	@echo "make matrix    make test on other Pythons: PYTHONS='python3.10 python3.14'"
 	@echo "make fuzz      thousands of damaged files of each kind, which must end in a sentence"
@@ -27,8 +27,9 @@ demo: $(VENV)/.installed
 	$(BIN)/facerec demo
 
 # A file stays with one worker, so that what its tests share is made once. A worker that dies ends
-# the run: with another in its place, xdist may wait for ever.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+# the run: with another in its place, xdist may wait for ever. A worker has a core, and one thread:
+# two workers whose products take two threads each take twice as long.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 test: $(VENV)/.installed
 	$(PYTEST)

@@ -1,4 +1,4 @@
-"""A clock for ranges of work, on a GPU its own; the rate of matrix products; the peak of memory."""
+"""A clock for ranges of work, on a GPU its own; the rate of matrix products."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -88,14 +87,3 @@ def product_rate(device: torch.device, kind: str, size: int | None = None) -> fl
     finally:
         torch.set_float32_matmul_precision(before)
     return 2 * size**3 / min(times)
-
-
-def peak_memory(device: torch.device) -> int | None:
-    """Return the bytes that tensors took at most on a GPU, or this process on a Linux CPU."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    status = Path("/proc/self/status")
-    for line in status.read_text().splitlines() if status.is_file() else ():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    return None

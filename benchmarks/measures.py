@@ -6,20 +6,16 @@ machine does falls on both.
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import MappingProxyType
 
 import cv2
 import numpy as np
 import torch
+from apart import apart, peak, run_program
 from noise import empty_set, random_batches
 from rows import Row
 from torch import nn
@@ -111,31 +107,18 @@ def _loader(records: Path, batches: int, batch_size: int, repeats: int) -> list[
     return rows
 
 
-_OPEN = """
-import json, resource, sys, time
-from pathlib import Path
-import numpy as np
-from facerec.records import RecordImages
-
-def peak():  # MB; ru_maxrss would begin with the peak of the parent process
-    try:
-        line = next(x for x in open("/proc/self/status") if x.startswith("VmHWM"))
-        return int(line.split()[1]) / 1024
-    except (OSError, StopIteration):
-        scale = 2**20 if sys.platform == "darwin" else 2**10
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / scale
-
-places = np.load(sys.argv[2]).tolist()
-before, start = peak(), time.perf_counter()
-dataset = RecordImages(Path(sys.argv[1]))
-seconds, opened, start = time.perf_counter() - start, peak(), time.perf_counter()
-for place in places:
-    image, label = dataset.sample(place)
-    assert label == place % dataset.num_classes and len(image) == int(sys.argv[3])
-rate = len(places) / (time.perf_counter() - start)
-print(json.dumps({"records": len(dataset), "seconds": seconds, "opened": opened - before,
-                  "read": peak() - before, "rate": rate}))
-"""
+def _open(folder: str, places: str, image_bytes: int) -> dict[str, float]:
+    """Open records, and read some: seconds, bytes by which the peak has grown, and reads/s."""
+    chosen = np.load(places).tolist()
+    before, start = peak(), time.perf_counter()
+    dataset = RecordImages(Path(folder))
+    seconds, opened, start = time.perf_counter() - start, peak(), time.perf_counter()
+    for place in chosen:
+        image, label = dataset.sample(place)
+        assert label == place % dataset.num_classes and len(image) == image_bytes
+    rate = len(chosen) / (time.perf_counter() - start)
+    memory = {"opened": opened - before, "read": peak() - before}
+    return {"records": len(dataset), "seconds": seconds, "rate": rate, **memory}
 
 
 def random_access(count: int = 1_000_000, image_bytes: int = 2976, reads: int = 2000) -> list[Row]:
@@ -160,14 +143,13 @@ def random_access(count: int = 1_000_000, image_bytes: int = 2976, reads: int = 
         write_index(folder / "train.idx", RecordIndex(keys, keys * size))
         (folder / "property").write_text(f"{classes},112,112\n{count}\n")
         np.save(folder / "places.npy", np.tile(chosen, 5))
-        found = [
-            _run(_OPEN, str(folder), str(folder / "places.npy"), str(image_bytes)) for _ in range(3)
-        ]
+        places = str(folder / "places.npy")
+        found = [apart(_open, name, places, image_bytes) for _ in range(3)]
     best = min(found, key=lambda item: item["seconds"])
     assert best["records"] == count
-    memory = max(item["read"] for item in found)
+    memory = max(item["read"] for item in found) / 2**20
     name = f"{count:,} records of {size:,} bytes"
-    grown = f"peak resident growth; {best['opened']:.0f} MB by opening, the rest by reads"
+    grown = f"peak resident growth; {best['opened'] / 2**20:.0f} MB by opening, the rest by reads"
     return [
         Row(f"{name}: open", best["seconds"], "s", 2.0, remark="fastest of three new processes"),
         Row(f"{name}: memory", memory, "MB", 100.0, remark=grown),
@@ -287,8 +269,8 @@ def import_time(*, repeats: int = 5) -> list[Row]:
     Args:
         repeats: processes; the median counts.
     """
-    _run(_IMPORT)  # writes the byte code where there is none yet
-    found = [_run(_IMPORT) for _ in range(repeats)]
+    run_program(_IMPORT)  # writes the byte code where there is none yet
+    found = [run_program(_IMPORT) for _ in range(repeats)]
     rows = []
     for what, key, bar in (("", "package", 1.0), (".training.trainer", "trainer", None)):
         seconds = statistics.median(item[key] for item in found)
@@ -296,24 +278,3 @@ def import_time(*, repeats: int = 5) -> list[Row]:
         name = f"import facerec{what} beyond import torch"
         rows.append(Row(name, seconds, "s", bar, remark=remark))
     return rows
-
-
-def _run(
-    program: str,
-    *arguments: str,
-    variables: Mapping[str, str] = MappingProxyType({}),
-) -> dict[str, float]:
-    """Run ``program`` in a new Python process and return what it prints as JSON.
-
-    Args:
-        program: its text.
-        arguments: of it.
-        variables: of the environment, besides those of this process.
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        check=True,
-        stdout=subprocess.PIPE,
-        env={**os.environ, **variables},
-    )
-    return json.loads(done.stdout)

@@ -2,68 +2,22 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-from measures import _run
+import torch
+from apart import apart, clusters, peak
 from numpy.typing import NDArray
 from rows import Row
 
 from facerec.comparison.retrieval import retrieve
 from facerec.comparison.significance import SeedMean, adjust, compare_paired
-
-_SEARCH = """
-import json, sys, time
-import numpy as np, torch
-
-contestant, batch, images, dimensions, per_class = json.loads(sys.argv[1])
-torch.set_num_threads(1)
-generator = np.random.default_rng(0)
-labels = generator.permutation(np.arange(images) // per_class)
-centres = generator.standard_normal((labels.max() + 1, dimensions), np.float32)
-embeddings = np.empty((images, dimensions), np.float32)
-for start in range(0, images, 4096):
-    part = slice(start, start + 4096)
-    noise = generator.standard_normal(embeddings[part].shape, np.float32)
-    embeddings[part] = centres[labels[part]] + 2.5 * noise
-
-def peak():  # MB
-    line = next(x for x in open("/proc/self/status") if x.startswith("VmHWM"))
-    return int(line.split()[1]) / 1024
-
-if contestant == "facerec":
-    from facerec.comparison.retrieval import retrieve
-    def search(x, y):
-        means = retrieve(x, y, ks=(1,)).means()
-        return [means[name] for name in ("precision_at_1", "r_precision", "map_at_r")]
-else:
-    from pytorch_metric_learning.distances import CosineSimilarity
-    from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
-    from pytorch_metric_learning.utils.inference import CustomKNN
-    names = ("precision_at_1", "r_precision", "mean_average_precision_at_r")
-    knn = CustomKNN(CosineSimilarity(), batch_size=batch)
-    calculator = AccuracyCalculator(
-        include=names, k="max_bin_count", device=torch.device("cpu"), knn_func=knn,
-        kmeans_func=lambda x, clusters: None,
-    )
-    def search(x, y):
-        x, y = torch.from_numpy(x), torch.from_numpy(y)
-        found = calculator.get_accuracy(x, y)
-        return [found[name] for name in names]
-
-search(embeddings[:64], np.arange(64) // 2)  # loads what is loaded late
-try:
-    open("/proc/self/clear_refs", "w").write("5")  # the peak starts anew
-except OSError:
-    pass
-before, used = peak(), time.process_time()
-figures = search(embeddings, labels)
-print(json.dumps({"seconds": time.process_time() - used, "memory": peak() - before,
-                  "figures": figures}))
-"""
 
 
 def retrieval(
@@ -93,20 +47,62 @@ def retrieval(
         remark = f"needs pytorch-metric-learning 2, found {installed}"
         return [Row(f"{name}pytorch-metric-learning", None, "×", remark=remark)]
     size = [images, dimensions, per_class]
-    ours = _run(_SEARCH, json.dumps(["facerec", 0, *size]))
+    ours = apart(searched, 0, *size)
     rows = []
     for batch in batches:
-        theirs = _run(_SEARCH, json.dumps(["theirs", batch, *size]))
+        theirs = apart(searched, batch, *size)
         # Vectors that are normalised in another precision may swap nearly equal neighbours.
         assert np.allclose(ours["figures"], theirs["figures"], rtol=0, atol=0.5 / images + 1e-5)
         what = f"{name}pytorch-metric-learning, batches of {batch}"
-        time, memory = ([side[key] for side in (ours, theirs)] for key in ("seconds", "memory"))
+        seconds, memory = ([side[key] for side in (ours, theirs)] for key in ("seconds", "memory"))
         reached = f"MAP@R {ours['figures'][2]:.6f} and {theirs['figures'][2]:.6f}"
-        told = f"{time[0]:.1f} against {time[1]:.1f} s of CPU time, {reached}"
-        rows.append(Row(f"{what}: faster", time[1] / time[0], "×", 2.0, "higher", told))
+        told = f"{seconds[0]:.1f} against {seconds[1]:.1f} s of CPU time, {reached}"
+        rows.append(Row(f"{what}: faster", seconds[1] / seconds[0], "×", 2.0, "higher", told))
         told = f"{memory[0]:.0f} against {memory[1]:.0f} MB beside the embeddings"
         rows.append(Row(f"{what}: memory", memory[0] / memory[1], "×", 0.5, remark=told))
     return rows
+
+
+def searched(batch: int, images: int, dimensions: int, per_class: int) -> dict[str, Any]:
+    """Search by ours, or by theirs in batches; return seconds, MB and figures."""
+    torch.set_num_threads(1)
+    generator = np.random.default_rng(0)
+    labels = generator.permutation(np.arange(images) // per_class)
+    embeddings = clusters(labels, dimensions, generator, 2.5)
+    search = _theirs(batch) if batch else _ours
+    search(embeddings[:64], np.arange(64) // 2)  # loads what is loaded late
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    before, used = peak(), time.process_time()
+    figures = search(embeddings, labels)
+    used, memory = time.process_time() - used, (peak() - before) / 2**20
+    return {"seconds": used, "memory": memory, "figures": figures}
+
+
+def _ours(vectors: NDArray[np.float32], labels: NDArray[np.int64]) -> list[float]:
+    means = retrieve(vectors, labels, ks=(1,)).means()
+    return [means[name] for name in ("precision_at_1", "r_precision", "map_at_r")]
+
+
+def _theirs(batch: int) -> Callable[..., list[float]]:
+    from pytorch_metric_learning.distances import CosineSimilarity
+    from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
+    from pytorch_metric_learning.utils.inference import CustomKNN
+
+    names = ("precision_at_1", "r_precision", "mean_average_precision_at_r")
+    calculator = AccuracyCalculator(
+        include=names,
+        k="max_bin_count",
+        device=torch.device("cpu"),
+        knn_func=CustomKNN(CosineSimilarity(), batch_size=batch),
+        kmeans_func=lambda x, clusters: None,
+    )
+
+    def search(vectors: NDArray[np.float32], labels: NDArray[np.int64]) -> list[float]:
+        found = calculator.get_accuracy(torch.from_numpy(vectors), torch.from_numpy(labels))
+        return [float(found[name]) for name in names]
+
+    return search
 
 
 def null(

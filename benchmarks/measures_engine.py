@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from clock import peak_memory, product_rate
-from measures import _run
+from apart import apart, peak
+from clock import product_rate
 from noise import empty_set, random_batches
 from plain_loop import dense_arcface
 from rows import Row
@@ -30,13 +30,6 @@ from facerec.training.plan import plan_step
 from facerec.training.row_update import RowUpdate
 
 _TURN = 4  # passes
-
-
-def peak() -> float:
-    """Return the MiB that this process held at most, whatever its parent took."""
-    found = peak_memory(torch.device("cpu"))
-    assert found is not None, "only Linux tells"
-    return found / 2**20
 
 
 class _Head:
@@ -92,16 +85,6 @@ def _fastest(
     return seconds
 
 
-_UPDATED = """
-import json, sys
-sys.path.insert(0, sys.argv[1])
-from measures_engine import updated_peak, updated_times
-
-sides, (repeats, *sizes) = sys.argv[2].split(), map(int, sys.argv[3:])
-found = updated_times(sides, sizes, repeats) if repeats else updated_peak(*sides, sizes)
-print(json.dumps(found))
-"""
-
 # glibc's malloc keeps all memory if it may neither map blocks by themselves nor give any back.
 _KEEPING = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
 
@@ -145,13 +128,13 @@ def updated_times(sides: list[str], sizes: list[int], repeats: int) -> dict[str,
     return found
 
 
-def updated_peak(side: str, sizes: list[int]) -> dict[str, float]:
-    """Return by how many MiB a step raises what this process holds at most."""
+def updated_peak(side: str, sizes: list[int]) -> float:
+    """Return by how many bytes a step raises what this process holds at most."""
     _heads([side], *sizes[:2], 2000, kind=_UpdatedHead)[0]()  # code and work space of libraries
     (step,) = _heads([side], *sizes, kind=_UpdatedHead)
     before = peak()
     step()
-    return {"extra": peak() - before}
+    return peak() - before
 
 
 def head_update(
@@ -172,12 +155,11 @@ def head_update(
         repeats: turns of each side.
     """
     sides = ["dense", "fp32", *(["bf16"] if has_fast_bf16(torch.device("cpu")) else [])]
-    folder, sizes = str(Path(__file__).parent), [*map(str, (batch, size, classes))]
+    sizes = [batch, size, classes]
     name = f"head step with update, batch {batch}, {size}-d, {classes:,} classes, against dense"
     rows = []
     for kind, variables in (("glibc's malloc", {}), ("malloc that keeps memory", _KEEPING)):
-        arguments = (folder, " ".join(sides), str(repeats), *sizes)
-        seconds = _run(_UPDATED, *arguments, variables=variables)
+        seconds = apart(updated_times, sides, sizes, repeats, variables=variables)
         for threads, clock in ((1, "one thread, CPU time"), (2, "2 threads, clock")):
             dense = seconds[f"dense {threads}"]
             for side in sides[1:]:
@@ -185,7 +167,7 @@ def head_update(
                 told = f"{ours:.3f} s against {dense:.3f} s, fastest of {repeats * _TURN}"
                 what = f"{name}, products in {side}, {kind}, {clock}"
                 rows.append(Row(what, dense / ours, "×", bar, "higher", told))
-    extra = {side: _run(_UPDATED, folder, side, "0", *sizes)["extra"] for side in sides}
+    extra = {side: apart(updated_peak, side, sizes) / 2**20 for side in sides}
     for side in sides[1:]:
         told = f"{extra[side]:,.0f} MB against {extra['dense']:,.0f} MB, beyond the state"
         what = f"{name}, products in {side}, extra memory"
@@ -193,33 +175,18 @@ def head_update(
     return rows
 
 
-_SAMPLED = """
-import json, sys, time
-sys.path.insert(0, sys.argv[1])
-import torch
-from measures_engine import peak, sampled_step
-
-rate, (batch, size, classes, steps) = float(sys.argv[2]), map(int, sys.argv[3:])
-step = sampled_step(rate, batch, size, classes)
-torch.set_num_threads(1)
-step(0)
-seconds = []
-for number in range(1, steps + 1):
-    start = time.process_time()
-    step(number)
-    seconds.append(time.process_time() - start)
-print(json.dumps({"seconds": min(seconds), "peak": peak() / 1024}))
-"""
-
-
-def sampled_step(rate: float, batch: int, size: int, classes: int) -> Callable[[int], None]:
-    """Return a function that does one step of a class-sampled head, update included.
+def sampled_steps(rate: float, batch: int, size: int, classes: int, steps: int) -> list[float]:
+    """Time steps of a class-sampled head, update included, on one thread.
 
     Args:
         rate: share of the classes that take part.
         batch: embeddings.
         size: their dimensions.
         classes: of the head.
+        steps: after one that does not count.
+
+    Returns:
+        Seconds of CPU time of the fastest, and the bytes that the process held at most.
     """
     precision: Precision = "bf16" if has_fast_bf16(torch.device("cpu")) else "fp32"
     head = MarginClassifier(classes, size, ArcFace(), seed=0, precision=precision, sample_rate=rate)
@@ -227,15 +194,17 @@ def sampled_step(rate: float, batch: int, size: int, classes: int) -> Callable[[
     updates = RowUpdate(optimizer, head.weight, at_once=True)
     generator = torch.Generator().manual_seed(0)
     embeddings = torch.randn(batch, size, generator=generator)
-
-    def step(number: int) -> None:
+    torch.set_num_threads(1)
+    seconds = []
+    for number in range(steps + 1):
+        start = time.process_time()
         labels = torch.randint(classes, (batch,), generator=generator)
         head.draw(labels, number)
         optimizer.zero_grad(set_to_none=True)
         update = updates.gradients(last=True)
         head(embeddings.clone().requires_grad_(), labels, update).loss.backward()
-
-    return step
+        seconds.append(time.process_time() - start)
+    return [min(seconds[1:]), peak()]
 
 
 def sampled_head(
@@ -253,18 +222,16 @@ def sampled_head(
         classes: of the sampled head; the other has ``rate`` · ``classes``.
         rate: share of the classes that take part.
     """
-    folder = str(Path(__file__).parent)
     few = round(rate * classes)
-    sampled, whole = (
-        _run(_SAMPLED, folder, str(share), *map(str, (batch, size, count, 8)))
+    (ours, memory), (theirs, _) = (
+        apart(sampled_steps, share, batch, size, count, 8)
         for share, count in ((rate, classes), (1.0, few))
     )
     name = f"head step with update, {classes:,} classes at rate {rate:g}, batch {batch}, {size}-d"
-    ours, theirs = sampled["seconds"], whole["seconds"]
     told = f"{ours:.2f} s against {theirs:.2f} s, CPU time of one thread"
     return [
         Row(f"{name}, against {few:,} classes at rate 1", ours / theirs, "×", 1.5, remark=told),
-        Row(f"{name}: peak memory", sampled["peak"], "GiB", 12.0, remark="of the whole process"),
+        Row(f"{name}: peak memory", memory / 2**30, "GiB", 12.0, remark="of the whole process"),
     ]
 
 

@@ -2,61 +2,28 @@
 
 from __future__ import annotations
 
-import json
+import csv
 import math
 import tempfile
 import time
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-from measures import _run
+import torch
+from apart import apart, clusters, peak
 from numpy.typing import NDArray
 from rows import Row
 from scipy.stats import kruskal
 
-from facerec.fairness.association import associate
-from facerec.fairness.norms import SubjectNorms, norm_figures
-from facerec.fairness.variance_shares import permute
-
-_AUDIT = """
-import csv, json, pathlib, sys, time
-import numpy as np, torch
 from facerec.embedding import Embeddings
+from facerec.fairness.association import associate
 from facerec.fairness.attributes import read_attributes
 from facerec.fairness.audit import audit_embeddings
+from facerec.fairness.norms import SubjectNorms, norm_figures
 from facerec.fairness.page import write_audit
 from facerec.fairness.rows import select
-
-folder, subjects, images, dimensions = json.loads(sys.argv[1])
-torch.set_num_threads(2)
-folder = pathlib.Path(folder)
-generator = np.random.default_rng(0)
-person = np.repeat(np.arange(subjects), images)
-ids = np.array([f"{row}.jpg" for row in range(person.size)])
-with open(folder / "attributes.csv", "w", newline="") as file:
-    writer = csv.writer(file)
-    writer.writerow(["image_id", "subject_id", "group", "label_source"])
-    writer.writerows([i, p, "ABCD"[p % 4], "study"] for i, p in zip(ids, person))
-centres = generator.standard_normal((subjects, dimensions), np.float32)
-vectors = np.empty((person.size, dimensions), np.float32)
-for start in range(0, person.size, 4096):
-    who = person[start : start + 4096]
-    noise = generator.standard_normal((who.size, dimensions), np.float32)
-    vectors[start : start + 4096] = centres[who] + 1.5 * noise + 0.15
-norms = np.linalg.norm(vectors, axis=1)
-stages = {}
-def show(stage, done, total):
-    stages.setdefault(stage, time.perf_counter())
-start, used = time.perf_counter(), time.process_time()
-labels = read_attributes(folder / "attributes.csv", ["group"])
-found = audit_embeddings(Embeddings(vectors, norms, False, ids), labels, progress=show)
-show("report", 0, 1)
-write_audit(folder / "report", found, "benchmark")
-end, used = time.perf_counter(), time.process_time() - used
-line = next(x for x in open("/proc/self/status") if x.startswith("VmHWM"))
-print(json.dumps({"seconds": end - start, "used": used, "peak": int(line.split()[1]) / 1024,
-                  "pairs": int(select(found.rows, "threshold", "threshold")["denominator"].iloc[0]),
-                  "stages": {k: v - start for k, v in stages.items()}}))
-"""
+from facerec.fairness.variance_shares import permute
 
 GROUPS, SUBJECTS, IMAGES = 4, 40, 20
 SIZE = f"{GROUPS} groups × {SUBJECTS} subjects × {IMAGES} images"
@@ -157,7 +124,7 @@ def whole_audit(subjects: int = 10_000, images: int = 20, dimensions: int = 512)
         dimensions: of an embedding.
     """
     with tempfile.TemporaryDirectory() as folder:
-        found = _run(_AUDIT, json.dumps([folder, subjects, images, dimensions]))
+        found = apart(audited, folder, subjects, images, dimensions)
     people = f"{subjects:,} subjects × {images} images in {GROUPS} groups"
     name = f"whole audit, {people}, {dimensions}-d"
     remark = (
@@ -168,6 +135,28 @@ def whole_audit(subjects: int = 10_000, images: int = 20, dimensions: int = 512)
         Row(name, found["seconds"], "s", 300, remark=remark),
         Row(f"{name}: peak memory", found["peak"], "MB", 4000, remark="of the whole process"),
     ]
+
+
+def audited(folder: str, subjects: int, images: int, dimensions: int) -> dict[str, Any]:
+    """Audit clusters on two threads; return pairs, seconds and MB."""
+    torch.set_num_threads(2)
+    place = Path(folder)
+    person = np.repeat(np.arange(subjects), images)
+    ids = np.array([f"{row}.jpg" for row in range(person.size)])
+    with (place / "attributes.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["image_id", "subject_id", "group", "label_source"])
+        lines = zip(ids, person, strict=True)
+        writer.writerows([i, p, "ABCD"[p % GROUPS], "study"] for i, p in lines)
+    vectors = clusters(person, dimensions, np.random.default_rng(0), 1.5, 0.15)
+    norms = np.linalg.norm(vectors, axis=1)
+    start, used = time.perf_counter(), time.process_time()
+    labels = read_attributes(place / "attributes.csv", ["group"])
+    found = audit_embeddings(Embeddings(vectors, norms, False, ids), labels)
+    write_audit(place / "report", found, "benchmark")
+    seconds, used = time.perf_counter() - start, time.process_time() - used
+    pairs = int(select(found.rows, "threshold", "threshold")["denominator"].iloc[0])
+    return {"seconds": seconds, "used": used, "peak": peak() / 2**20, "pairs": pairs}
 
 
 def _groups() -> NDArray[np.int64]:

@@ -6,10 +6,7 @@ templates and of the libraries, and of nothing else.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
-import re
 import subprocess
 import sys
 import tempfile
@@ -18,63 +15,21 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from apart import apart, clusters, own_memory
 from numpy.typing import NDArray
 from rows import Row
 from scipy.special import ndtr
 
-from facerec.embedding import Embeddings, write_embeddings
-from facerec.galleries import Calibration
-
-DIMENSIONS = 512
-
-_SEARCH = """
-import json, re, sys, time
-import numpy as np, torch
 from facerec.base.large_arrays import empty
 from facerec.cosines.coarse import fast_kinds
-from facerec.galleries import Gallery, Space
+from facerec.embedding import Embeddings, write_embeddings
+from facerec.galleries import Calibration, Gallery, Space
 
-people, dimensions, batches, threads = json.loads(sys.argv[1])
-torch.set_num_threads(threads)
-generator = np.random.default_rng(0)
-gallery = Gallery(Space(None, None, None, dimensions))
-# As from a file: unit templates, on the disk if they are many, a name each, and nothing else.
-gallery.templates = empty((people, dimensions), np.float32)
-for start in range(0, people, 4096):
-    part = gallery.templates[start : start + 4096]
-    part[:] = generator.standard_normal(part.shape, np.float32)
-    part /= np.linalg.norm(part, axis=1, keepdims=True)
-gallery.subjects = np.array([f"{i:07d}" for i in range(people)])
-probes = generator.standard_normal((64, dimensions))
-who = generator.integers(people, size=32)
-probes[:32] = gallery.templates[who] + 0.02 * probes[:32]
-gallery.search(probes[:2], 5)
-seconds, used = [], []
-for _ in range(batches):
-    start, busy = time.perf_counter(), time.process_time()
-    rows, scores = gallery.search(probes, 5)
-    seconds.append(time.perf_counter() - start)
-    used.append(time.process_time() - busy)
-assert (rows[:32, 0] == who).all() and (np.diff(scores, axis=1) <= 0).all()
-own = int(re.search(r"RssAnon:\\s+(\\d+)", open("/proc/self/status").read())[1]) * 1024
-# Copies lie in files without a name, but a search goes through all of one.
-copies = [copy.values.nbytes for copy in gallery._rows._copies.values() if copy.held is not None]
-try:
-    import faiss
-    faiss.omp_set_num_threads(threads)
-    flat = faiss.IndexFlatIP(dimensions)
-    flat.add(gallery.templates)
-    start = time.process_time()
-    flat.search(probes.astype(np.float32), 5)
-    peer = time.process_time() - start
-except ImportError:
-    peer = None
-print(json.dumps({"seconds": seconds, "used": used, "peak": own + sum(copies), "peer": peer,
-                  "kind": fast_kinds()[0]}))
-"""
+DIMENSIONS = 512
 
 
 def gallery_search(*, people: int = 1_000_000, batches: int = 5) -> list[Row]:
@@ -84,9 +39,7 @@ def gallery_search(*, people: int = 1_000_000, batches: int = 5) -> list[Row]:
         people: random templates.
         batches: timed; the median counts.
     """
-    call = json.dumps([people, DIMENSIONS, batches, 2])
-    done = subprocess.run([sys.executable, "-c", _SEARCH, call], check=True, stdout=subprocess.PIPE)
-    found = json.loads(done.stdout)
+    found = apart(searched, people, batches)
     name = f"exact search of {people:,} × {DIMENSIONS}"
     times = [1000 * seconds / 64 for seconds in found["seconds"]]
     cpu = 1000 * float(np.median(found["used"])) / 64
@@ -99,6 +52,48 @@ def gallery_search(*, people: int = 1_000_000, batches: int = 5) -> list[Row]:
         Row(f"{name}: CPU time of faiss.IndexFlatIP", peer, "×", 10.0, "higher"),
         Row(f"{name}: memory", found["peak"] / 1e9, "GB", 0.75, remark=own),
     ]
+
+
+def searched(people: int, batches: int) -> dict[str, Any]:
+    """Search a gallery on two threads; return seconds of clock and CPU, bytes, FAISS's seconds."""
+    torch.set_num_threads(2)
+    generator = np.random.default_rng(0)
+    gallery = Gallery(Space(None, None, None, DIMENSIONS))
+    # As from a file: unit templates, on the disk if they are many, a name each, and nothing else.
+    gallery.templates = empty((people, DIMENSIONS), np.float32)
+    for start in range(0, people, 4096):
+        part = gallery.templates[start : start + 4096]
+        part[:] = _unit(generator.standard_normal(part.shape, np.float32))
+    gallery.subjects = np.array([f"{i:07d}" for i in range(people)])
+    probes = generator.standard_normal((64, DIMENSIONS))
+    who = generator.integers(people, size=32)
+    probes[:32] = gallery.templates[who] + 0.02 * probes[:32]
+    gallery.search(probes[:2], 5)
+    seconds, used = [], []
+    for _ in range(batches):
+        begun, busy = time.perf_counter(), time.process_time()
+        rows, scores = gallery.search(probes, 5)
+        seconds.append(time.perf_counter() - begun)
+        used.append(time.process_time() - busy)
+    assert (rows[:32, 0] == who).all() and (np.diff(scores, axis=1) <= 0).all()
+    # Copies lie in files without a name, but a search goes through all of one.
+    copies = gallery._rows.copies.values()
+    held = own_memory() + sum(copy.values.nbytes for copy in copies if copy.held is not None)
+    found = {"seconds": seconds, "used": used, "peak": held, "kind": fast_kinds()[0]}
+    return found | {"peer": _faiss_seconds(gallery.templates, probes)}
+
+
+def _faiss_seconds(templates: NDArray[np.float32], probes: NDArray[np.float64]) -> float | None:
+    try:
+        import faiss
+    except ImportError:
+        return None
+    faiss.omp_set_num_threads(2)
+    flat = faiss.IndexFlatIP(DIMENSIONS)
+    flat.add(templates)
+    start = time.process_time()
+    flat.search(probes.astype(np.float32), 5)
+    return time.process_time() - start
 
 
 _COMMAND = "import sys; from facerec.commands.main import main; sys.exit(main())"
@@ -153,9 +148,7 @@ def _write_shards(folder: Path, images: int, shards: int) -> None:
     generator = np.random.default_rng(0)
     for shard in range(shards):
         who = np.arange(images) // 20
-        centres = generator.standard_normal((who[-1] + 1, DIMENSIONS), np.float32)
-        noise = generator.standard_normal((images, DIMENSIONS), np.float32)
-        vectors = centres[who] + np.float32(0.9) * noise
+        vectors = clusters(who, DIMENSIONS, generator, 0.9)
         names = np.array([f"{shard:03d}-{person:07d}" for person in who])
         ids = np.array([f"{name}/{row:07d}" for row, name in enumerate(names)])
         norms = np.linalg.norm(vectors, axis=1)
@@ -169,11 +162,7 @@ def _peak(*arguments: str) -> int:
     peak = 0
     with subprocess.Popen(call, stdout=subprocess.DEVNULL) as process:
         while process.poll() is None:
-            with contextlib.suppress(OSError):
-                status = Path(f"/proc/{process.pid}/status").read_text()
-                # A process that has just ended has no such line.
-                kilobytes = re.search(r"RssAnon:\s+(\d+)", status)
-                peak = max(peak, 1024 * int(kilobytes[1]) if kilobytes else 0)
+            peak = max(peak, own_memory(process.pid))
             time.sleep(0.004)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, call)

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,9 @@ from facerec.verification.bench import Pairs
 TARGETS = ("1e-2", "1e-3")
 MATED, OTHERS = 3000, 6000
 """Pairs of a list, at most."""
+
+Rate: TypeAlias = tuple[str, str]
+"""FMR or FNMR, and its target."""
 
 
 def coverage_designs(repetitions: int = 250, people: int = 60) -> list[Row]:
@@ -99,14 +103,14 @@ def rare_rates(repetitions: int = 200) -> list[Row]:
     for name, (population, label) in (RARE | HELD_OUT).items():
         truth = population.truth()
         points = [
-            OperatingPoint(what.split()[1], 1.0, truth[what], 0.0, 0, 0, 0, 10**9, True, True)
-            for what in truth
-            if what.startswith("F")
+            OperatingPoint(target, 1.0, threshold, 0.0, 0, 0, 0, 10**9, True, True)
+            for (_, target), threshold in truth.thresholds.items()
         ]
         for people in (60, 200):
             # Of the designs that were looked at once these are the seeds.
             generator = np.random.default_rng(5700 + people)
-            held: dict[str, list[bool]] = defaultdict(list)
+            # By what is counted, which is an interval or a test, and rate.
+            held: dict[tuple[str, Rate], list[bool]] = defaultdict(list)
             for seed in range(repetitions):
                 images = COUNTS[label](generator, 2 * people)
                 person = np.repeat(np.arange(2 * people), images)
@@ -118,20 +122,27 @@ def rare_rates(repetitions: int = 200) -> list[Row]:
                 assert isinstance(errors, GroupErrors), errors
                 for at in errors.points:
                     for of, shares in (("FMR", at.fmr[:2]), ("FNMR", at.fnmr[:2])):
-                        if (figure := f"{of} {at.point.target}") in truth:
+                        if (rate := (of, at.point.target)) in truth.thresholds:
                             limits = [share.interval() for share in shares if share]
                             true = float(at.point.target)
-                            held[figure] += [end.low <= true <= end.high for end in limits]
+                            held["", rate] += [end.low <= true <= end.high for end in limits]
                 for row in differentials(errors, replicates=299, seed=seed).rows:
-                    rate = f"{row.of} {row.at.target}"
-                    if row.measure == RATIO and row.p_value and rate in truth:
-                        held[f"test of {rate}"].append(row.p_value < 0.05)
-            for what in sorted(held):
-                share, count = 100 * statistics.mean(held[what]), len(held[what])
-                bar = (7, "lower") if what.startswith("test") else (92, "higher")
-                figure = f"{what}, {name}, {label}, two groups of {people}"
+                    rate = row.of, row.at.target
+                    if row.measure == RATIO and row.p_value and rate in truth.thresholds:
+                        held["test of ", rate].append(row.p_value < 0.05)
+            for (what, (of, target)), each in sorted(held.items()):
+                share, count = 100 * statistics.mean(each), len(each)
+                bar = (7, "lower") if what else (92, "higher")
+                figure = f"{what}{of} {target}, {name}, {label}, two groups of {people}"
                 rows.append(Row(figure, share, "%", *bar, remark=f"of {count:,}"))
     return rows
+
+
+class Truth(NamedTuple):
+    """True figures by name, and the thresholds at which rates are those of their targets."""
+
+    figures: dict[str, float]
+    thresholds: dict[Rate, float]
 
 
 @dataclass(frozen=True)
@@ -187,7 +198,7 @@ class Population:
         found = centres[person] + scatter[person, np.newaxis] * noise
         return found / np.linalg.norm(found, axis=1, keepdims=True)
 
-    def truth(self, pairs: int = 300_000, draws: int = 6) -> dict[str, float]:
+    def truth(self, pairs: int = 300_000, draws: int = 6) -> Truth:
         """Return the true figures, and the thresholds of the rates that are looked at."""
         generator = np.random.default_rng(99)
         same, different = [], []
@@ -197,19 +208,20 @@ class Population:
             same.append(np.einsum("nd,nd->n", one, other))
             different += [np.einsum("nd,nd->n", one, np.roll(other, k, 0)) for k in (1, 7, 100)]
         figures = sort_scores(np.concatenate(same), np.concatenate(different))
-        truth = {"AUC": figures.roc.auc(), "EER": float(np.mean(figures.roc.eer_step()))}
+        true = {"AUC": figures.roc.auc(), "EER": float(np.mean(figures.roc.eer_step()))}
+        thresholds = {}
         for target in TARGETS:
             point = figures.roc.tpr_at_fpr(target)
-            truth[f"TPR@FPR={target}"], truth[f"FMR {target}"] = point.tpr, point.threshold
-        for rate in (0.05, 0.01):
-            truth[f"FNMR {rate}"] = float(np.quantile(figures.mated, rate))
-        return truth
+            true[f"TPR@FPR={target}"], thresholds["FMR", target] = point.tpr, point.threshold
+        for target in ("0.05", "0.01"):
+            thresholds["FNMR", target] = float(np.quantile(figures.mated, float(target)))
+        return Truth(true, thresholds)
 
     def trial(
         self,
         generator: np.random.Generator,
         images: NDArray[np.integer],
-        truth: Mapping[str, float],
+        truth: Truth,
         listed: bool,
     ) -> dict[str, bool]:
         """Draw one set and say of each figure whether its interval holds the truth."""
@@ -226,27 +238,24 @@ class Population:
         scores = np.einsum("nd,nd->n", vectors[first], vectors[second])
         pairs = Pairs(first, second, same, person)
         scored, _ = pairs.comparisons(scores)
-        points = {f"TPR@FPR={target}": scored.figures.roc.tpr_at_fpr(target) for target in TARGETS}
-        found = {
-            name: (scored.tpr_interval(point), truth[name])
-            for name, point in points.items()
-            if point.resolvable
+        limits = {
+            "AUC": scored.interval(scored.auc()),
+            "EER": scored.interval(scored.eer()),
         }
-        found |= {
-            "AUC": (scored.interval(scored.auc()), truth["AUC"]),
-            "EER": (scored.interval(scored.eer()), truth["EER"]),
-        }
-        if listed:
-            right = scored.mean((scores >= truth["FMR 1e-2"]) == same)
-            mated = float(same.mean())
-            true = mated * truth["TPR@FPR=1e-2"] + (1 - mated) * 0.99
-            found["accuracy"] = scored.interval(right), true
-        for rate in (0.05, 0.01):
-            share = scored.share(scores < truth[f"FNMR {rate}"], same)
-            found[f"FNMR {rate}"] = share.interval(), rate
         for target in TARGETS:
-            share = scored.share(scores >= truth[f"FMR {target}"], ~same)
-            found[f"FMR {target}"] = share.interval(), float(target)
+            point = scored.figures.roc.tpr_at_fpr(target)
+            if point.resolvable:
+                limits[f"TPR@FPR={target}"] = scored.tpr_interval(point)
+        found = {name: (interval, truth.figures[name]) for name, interval in limits.items()}
+        if listed:
+            right = scored.mean((scores >= truth.thresholds["FMR", "1e-2"]) == same)
+            mated = float(same.mean())
+            true = mated * truth.figures["TPR@FPR=1e-2"] + (1 - mated) * 0.99
+            found["accuracy"] = scored.interval(right), true
+        for (of, target), threshold in truth.thresholds.items():
+            accepted = scores >= threshold
+            share = scored.share(accepted, ~same) if of == "FMR" else scored.share(~accepted, same)
+            found[f"{of} {target}"] = share.interval(), float(target)
         return {
             name: interval.low <= true <= interval.high
             for name, (interval, true) in found.items()

@@ -6,102 +6,13 @@ and of the libraries, and of nothing else.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+import time
 from typing import Any
 
-from rows import Row
-
-_SCORE = """
-import json, sys, time
-import numpy as np, torch
-from facerec.verification.scoring import score_all_pairs
-
-images, subjects, dimensions, threads, arguments = json.loads(sys.argv[1])
-torch.set_num_threads(threads)
-generator = np.random.default_rng(0)
-person = np.concatenate([np.arange(subjects), generator.integers(subjects, size=images - subjects)])
-generator.shuffle(person)
-centres = generator.standard_normal((subjects, dimensions), np.float32)
-vectors = np.empty((images, dimensions), np.float32)
-for start in range(0, images, 4096):
-    who = person[start : start + 4096]
-    noise = generator.standard_normal((len(who), dimensions), np.float32)
-    vectors[start : start + 4096] = centres[who] + 1.5 * noise + 0.15
-start, used = time.perf_counter(), time.process_time()
-found = score_all_pairs(vectors, person, **arguments)
-seconds, used = time.perf_counter() - start, time.process_time() - used
-assert [point.target for point in found.points] == list(arguments["fpr"])
-assert all(0 <= point.fpr_realised <= float(point.target) for point in found.points)
-line = next(x for x in open("/proc/self/status") if x.startswith("VmHWM"))
-print(json.dumps({"pairs": found.mated + found.non_mated, "seconds": seconds, "used": used,
-                  "peak": int(line.split()[1]) / 1024}))
-"""
-
-_EXACT = """
-import json, sys
 import numpy as np
-from facerec.cosines import UnitRows, best
-from facerec.verification.scoring import score_all_pairs
-
-images, searches, entries, dimensions = json.loads(sys.argv[1])
-
-def crowd(count, seed):
-    "Likenesses, equal and opposite rows, signs whose cosines tie, extreme sizes, rows of zeros."
-    generator = np.random.default_rng(seed)
-    rows = generator.standard_normal((count, dimensions), np.float32)
-    rows += 0.3 * np.random.default_rng(9).standard_normal((1, dimensions), np.float32)
-    rows[: count // 8] = generator.choice([-1.0, 1.0], size=(count // 8, dimensions))
-    rows[count // 8 : count // 7] = rows[-1]
-    rows[count // 7 : count // 6] = -rows[-2]
-    rows *= 10.0 ** generator.choice([-30, -3, 0, 3, 15], size=(count, 1)).astype(np.float32)
-    rows[generator.integers(count - 9, size=5)] = 0
-    return rows[generator.permutation(count)]
-
-def scores(left, right):
-    products = left @ right.T
-    products *= 2.0**24
-    return np.rint(products, out=products) / 2.0**24
-
-def units(rows):
-    rows = rows[np.abs(rows).max(axis=1) > 0].astype(np.float64)
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
-
-vectors = crowd(images, 0)
-subjects = np.random.default_rng(1).integers(images // 5, size=images)
-given = (-0.25, 0.0, 0.125, 0.25, 1.0)
-found = score_all_pairs(vectors, subjects, fpr=("1e-2", "1e-4"), thresholds=given)
-# NaN accepts nobody: more pairs than a target allows score 1.
-edges = np.nan_to_num([table.threshold for table in found.tables], nan=np.inf)
-unit, names = units(vectors), subjects[np.abs(vectors).max(axis=1) > 0]
-false, missed = np.zeros((2, edges.size), np.int64)
-for start in range(0, len(unit), 1024):
-    block = scores(unit[start : start + 1024], unit)
-    same = names[start : start + 1024, None] == names
-    later = np.arange(len(unit)) > np.arange(start, start + len(block))[:, None]
-    other, mated = block[later & ~same], block[later & same]
-    for line, edge in enumerate(edges):
-        false[line] += np.count_nonzero(other >= edge)
-        missed[line] += np.count_nonzero(mated < edge)
-wrong = sum(table.false_matches != count for table, count in zip(found.tables, false))
-wrong += sum(table.false_non_matches != count for table, count in zip(found.tables, missed))
-right, differ = crowd(entries, 2), 0
-right = right[np.abs(right).max(axis=1) > 0]
-sides = UnitRows(right), units(right)
-for start in range(0, searches, 50_000):
-    left = crowd(min(50_000, searches - start), 3 + start)
-    left = left[np.abs(left).max(axis=1) > 0]
-    columns, values = best(UnitRows(left), sides[0], 5)
-    for first in range(0, len(left), 4096):
-        part = slice(first, first + 4096)
-        table = scores(units(left[part]), sides[1])
-        order = np.argsort(-table, axis=1, kind="stable")[:, :5]
-        differ += np.count_nonzero((order != columns[part]).any(axis=1) | (
-            np.take_along_axis(table, order, axis=1) != values[part]).any(axis=1))
-counts = {"pairs": found.mated + found.non_mated, "wrong": int(wrong), "differ": int(differ)}
-print(json.dumps(counts))
-"""
+from apart import apart, clusters, peak
+from numpy.typing import NDArray
+from rows import Row
 
 DIMENSIONS = 512
 TARGETS = ("1e-1", "1e-2", "1e-3", "1e-4", "1e-5", "1e-6")
@@ -124,7 +35,7 @@ def many_pairs(*, images: int = 100_000, subjects: int = 20_000) -> list[Row]:
 
 def fixed_thresholds(*, images: int = 30_000, subjects: int = 6_000) -> list[Row]:
     """Count errors at two thresholds by subject; arguments as for `all_pairs`."""
-    found = _measure(images, subjects, {"fpr": (), "thresholds": (0.18, 0.2)})
+    found = apart(scored, images, subjects, {"fpr": (), "thresholds": (0.18, 0.2)})
     return [
         Row(
             f"errors of {found['pairs']:,} pairs, {DIMENSIONS}-d, at 2 thresholds, by subject",
@@ -147,18 +58,84 @@ def exact_answers(
         searches: whose five best of so many ``entries`` are compared, and their scores.
         entries: of the gallery.
     """
-    call = json.dumps([images, searches, entries, DIMENSIONS])
-    done = subprocess.run([sys.executable, "-c", _EXACT, call], check=True, stdout=subprocess.PIPE)
-    found = json.loads(done.stdout)
-    name = f"counts at 7 thresholds of {found['pairs']:,} pairs that float64 has otherwise"
+    pairs, wrong = apart(wrong_counts, images)
+    name = f"counts at 7 thresholds of {pairs:,} pairs that float64 has otherwise"
+    differ = apart(wrong_searches, searches, entries)
     return [
-        Row(name, found["wrong"], "counts", 1),
-        Row(f"searches of {searches:,} that float64 answers otherwise", found["differ"], "", 1),
+        Row(name, wrong, "counts", 1),
+        Row(f"searches of {searches:,} that float64 answers otherwise", differ, "", 1),
     ]
 
 
+def wrong_counts(images: int) -> tuple[int, int]:
+    """Return the pairs of a crowd, and how many of the counts at thresholds float64 denies."""
+    from facerec.verification.scoring import score_all_pairs
+
+    vectors = _crowd(images, 0)
+    subjects = np.random.default_rng(1).integers(images // 5, size=images)
+    given = (-0.25, 0.0, 0.125, 0.25, 1.0)
+    found = score_all_pairs(vectors, subjects, fpr=("1e-2", "1e-4"), thresholds=given)
+    # NaN accepts nobody: more pairs than a target allows score 1.
+    edges = np.nan_to_num([table.threshold for table in found.tables], nan=np.inf)
+    unit, names = _units(vectors), subjects[vectors.any(axis=1)]
+    counts = np.zeros((edges.size, 2), np.int64)
+    for start in range(0, len(unit), 1024):
+        block = _scores(unit[start : start + 1024], unit)
+        same = names[start : start + 1024, None] == names
+        later = np.arange(len(unit)) > np.arange(start, start + len(block))[:, None]
+        other, mated = block[later & ~same], block[later & same]
+        for line, edge in zip(counts, edges, strict=True):
+            line += np.count_nonzero(other >= edge), np.count_nonzero(mated < edge)
+    told = [(table.false_matches, table.false_non_matches) for table in found.tables]
+    return found.mated + found.non_mated, int((counts != told).sum())
+
+
+def wrong_searches(searches: int, entries: int) -> int:
+    """Return how many searches of one crowd in another float64 answers otherwise."""
+    from facerec.cosines import UnitRows, best
+
+    right, differ = _crowd(entries, 2), 0
+    right = right[right.any(axis=1)]
+    sides = UnitRows(right), _units(right)
+    for start in range(0, searches, 50_000):
+        left = _crowd(min(50_000, searches - start), 3 + start)
+        left = left[left.any(axis=1)]
+        columns, values = best(UnitRows(left), sides[0], 5)
+        for first in range(0, len(left), 4096):
+            part = slice(first, first + 4096)
+            table = _scores(_units(left[part]), sides[1])
+            order = np.argsort(-table, axis=1, kind="stable")[:, :5]
+            wrong = np.take_along_axis(table, order, axis=1) != values[part]
+            differ += np.count_nonzero((wrong | (order != columns[part])).any(axis=1))
+    return int(differ)
+
+
+def _crowd(count: int, seed: int) -> NDArray[np.float32]:
+    """Likenesses, equal and opposite rows, signs whose cosines tie, extreme sizes, zero rows."""
+    generator = np.random.default_rng(seed)
+    rows = generator.standard_normal((count, DIMENSIONS), np.float32)
+    rows += 0.3 * np.random.default_rng(9).standard_normal((1, DIMENSIONS), np.float32)
+    rows[: count // 8] = generator.choice([-1.0, 1.0], size=(count // 8, DIMENSIONS))
+    rows[count // 8 : count // 7] = rows[-1]
+    rows[count // 7 : count // 6] = -rows[-2]
+    rows *= 10.0 ** generator.choice([-30, -3, 0, 3, 15], size=(count, 1)).astype(np.float32)
+    rows[generator.integers(count - 9, size=5)] = 0
+    return rows[generator.permutation(count)]
+
+
+def _scores(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
+    products = left @ right.T
+    products *= 2.0**24
+    return np.rint(products, out=products) / 2.0**24
+
+
+def _units(rows: NDArray[np.float32]) -> NDArray[np.float64]:
+    kept = rows[rows.any(axis=1)].astype(np.float64)
+    return kept / np.linalg.norm(kept, axis=1, keepdims=True)
+
+
 def _rows(seconds: float, megabytes: float, images: int, subjects: int) -> list[Row]:
-    found = _measure(images, subjects, {"fpr": TARGETS})
+    found = apart(scored, images, subjects, {"fpr": TARGETS})
     name = f"all {found['pairs']:,} pairs of {images:,} images, {DIMENSIONS}-d"
     targets = f"{len(TARGETS)} exact thresholds, errors by subject at each; {_remark(found)}"
     return [
@@ -167,10 +144,24 @@ def _rows(seconds: float, megabytes: float, images: int, subjects: int) -> list[
     ]
 
 
-def _measure(images: int, subjects: int, arguments: dict[str, Any]) -> dict[str, float]:
-    call = json.dumps([images, subjects, DIMENSIONS, 2, arguments])
-    done = subprocess.run([sys.executable, "-c", _SCORE, call], check=True, stdout=subprocess.PIPE)
-    return json.loads(done.stdout)
+def scored(images: int, subjects: int, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Score all pairs of clusters on two threads; return pairs, seconds and MB."""
+    import torch
+
+    from facerec.verification.scoring import score_all_pairs
+
+    torch.set_num_threads(2)
+    generator = np.random.default_rng(0)
+    more = generator.integers(subjects, size=images - subjects)
+    person = generator.permutation(np.concatenate([np.arange(subjects), more]))
+    vectors = clusters(person, DIMENSIONS, generator, 1.5, 0.15)
+    start, used = time.perf_counter(), time.process_time()
+    found = score_all_pairs(vectors, person, **arguments)
+    seconds, used = time.perf_counter() - start, time.process_time() - used
+    assert [point.target for point in found.points] == list(arguments["fpr"])
+    assert all(0 <= point.fpr_realised <= float(point.target) for point in found.points)
+    pairs = found.mated + found.non_mated
+    return {"pairs": pairs, "seconds": seconds, "used": used, "peak": peak() / 2**20}
 
 
 def _remark(found: dict[str, float]) -> str:

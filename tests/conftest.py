@@ -37,7 +37,7 @@ settings.load_profile("quick")
 # Processes that tests start are forked from one that has imported these: importing is what takes
 # time. It starts with the first of them.
 multiprocessing.set_forkserver_preload(
-    ["cv2", "facerec.commands.train", "torch._dynamo", "torch.distributed.launcher.api"]
+    ["cv2", "facerec.commands.train", "pytest", "torch._dynamo", "torch.distributed.launcher.api"]
 )
 
 

@@ -53,10 +53,7 @@ def write(path: Path, lines: str) -> Path:
 
 @pytest.mark.parametrize(
     ("lines", "ranks", "own"),
-    [
-        (FACES, 8, "insightface/ms1mv3_r50"),
-        (VIT, 64, "insightface/wf42m_vit_b"),
-    ],
+    [(FACES, 8, "insightface/ms1mv3_r50"), (VIT, 64, "insightface/wf42m_vit_b")],
 )
 def test_a_configuration_is_the_recipe_that_was_written_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, ranks: int, own: str

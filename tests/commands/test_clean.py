@@ -114,10 +114,7 @@ def test_a_page_shows_faces_to_its_owner_alone(workplace):
 
 @pytest.mark.parametrize(
     "arguments, word",
-    [
-        (["faces", "--out", "p.csv"], "--embeddings"),
-        (["e.npz", "--out", "p.txt"], ".csv"),
-    ],
+    [(["faces", "--out", "p.csv"], "--embeddings"), (["e.npz", "--out", "p.txt"], ".csv")],
 )
 def test_flags_that_do_not_fit_are_refused(workplace, refused, arguments, word):
     assert word in refused(main, *arguments)

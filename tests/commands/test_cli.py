@@ -38,8 +38,7 @@ for line in sys.stdin.read().split("\\n"):
 
 @pytest.mark.integration
 @pytest.mark.parametrize(
-    "environment",
-    ["LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0", "PYTHONIOENCODING=latin-1"],
+    "environment", ["LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0", "PYTHONIOENCODING=latin-1"]
 )
 def test_no_command_ends_for_want_of_a_character(environment: str, tmp_path: Path) -> None:
     (tmp_path / "recipe.py").write_text(TRAINING)

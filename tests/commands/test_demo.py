@@ -12,6 +12,7 @@ from helpers.every_command import TRAINING
 
 from facerec.commands import demo as module
 from facerec.commands.demo import demo
+from facerec.export import parity
 from facerec.fairness.rows import ETA2
 from facerec.records.synthetic import CONTROL, PACKS, Group, SyntheticSet
 from facerec.report.conclusions import ALPHA
@@ -30,8 +31,9 @@ FACES = SyntheticSet(
 
 @pytest.mark.integration
 def test_the_demo_goes_from_nothing_to_pages(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(parity, "BATCHES", (1, 5))
     (tmp_path / "tiny.py").write_text(TRAINING)
     out = tmp_path / "out"
     # What an earlier demo left there is replaced, and nothing else.

@@ -118,10 +118,7 @@ def test_weights_of_others_go_all_the_way(
 
 
 def test_wrong_flags_end_in_a_sentence_and_leave_nothing(
-    workplace: Path,
-    tmp_path: Path,
-    refused: Callable[..., str],
-    monkeypatch: pytest.MonkeyPatch,
+    workplace: Path, tmp_path: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copy(workplace / "toy.bin", tmp_path)

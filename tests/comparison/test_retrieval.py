@@ -160,10 +160,7 @@ def test_clusters_of_separated_classes() -> None:
     ("changes", "sentence"),
     [
         ({"embeddings": np.array([[1, 1], [0, 0], [1, 0], [1, 1.0]])}, "of query 1 is zero"),
-        (
-            {"references": np.array([[0.0, np.inf]]), "reference_labels": [0]},
-            "reference 0 is zero",
-        ),
+        ({"references": np.array([[0.0, np.inf]]), "reference_labels": [0]}, "reference 0 is zero"),
         ({"labels": [0, 1, 2, 3]}, "none of the 4 queries has a reference of its class"),
     ],
 )

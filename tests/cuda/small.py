@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import typing
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,7 +16,8 @@ import torch
 from torch import Tensor
 
 from facerec.backbones import Backbone
-from facerec.heads import SEC, ArcFace
+from facerec.heads import SEC, ArcFace, Margin, OwnMargin
+from facerec.heads.margin_softmax import margin_softmax
 from facerec.records import Data, FaceDataset, LabelledImages
 from facerec.records.dataset import Batch, BatchRequest
 from facerec.training import SGD, Checkpoints, Polynomial, Recipe
@@ -118,6 +120,33 @@ def relative_error(found: Tensor, expected: Tensor) -> float:
     found, expected = (t.detach().cpu().double() for t in (found, expected))
     assert found.isfinite().all() and expected.isfinite().all()
     return float((found - expected).norm() / expected.norm().clamp(min=1e-30))
+
+
+MARGINS = [kind() for kind in typing.get_args(Margin) if kind is not OwnMargin]
+
+
+def inputs(samples: int = 48, classes: int = 1003, size: int = 64) -> tuple[Tensor, Tensor, Tensor]:
+    """Embeddings, centres and labels; the sizes are no multiples of a tile."""
+    generator = torch.Generator().manual_seed(0)
+    embeddings = 20 * torch.randn(samples, size, generator=generator)
+    weight = torch.randn(classes, size, generator=generator)
+    return embeddings, weight, torch.randint(classes, (samples,), generator=generator)
+
+
+def computed(
+    device: torch.device, dtype: torch.dtype, margin: Margin, sizes: Any = (), **options: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Loss, and gradients of embeddings and centres."""
+    embeddings, weight, labels = inputs(*sizes)
+    embeddings, weight = (t.to(device, dtype).requires_grad_() for t in (embeddings, weight))
+    with torch.random.fork_rng(devices=[]):
+        found = margin_softmax(embeddings, weight, labels.to(device), margin, step=500, **options)
+        found.loss.backward()
+    return found.loss.detach(), embeddings.grad, weight.grad
+
+
+def largest_error(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> float:
+    return max(relative_error(a, b) for a, b in zip(found, expected, strict=True))
 
 
 @contextmanager

@@ -5,57 +5,28 @@ TRITON_INTERPRET=1 FACEREC_CUDA_TESTS_ON=cpu rehearses them.
 
 from __future__ import annotations
 
-import typing
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor
 
-from facerec.heads import ArcFace, Margin, MarginClassifier, OwnMargin
+from facerec.heads import ArcFace, Margin, MarginClassifier
 from facerec.heads.kernel_choice import milliseconds
-from facerec.heads.margin_softmax import margin_softmax
 from facerec.heads.tiles import TileSettings
-from tests.cuda.small import NEED_TRITON, no_host_waits, relative_error
+from tests.cuda.small import MARGINS, NEED_TRITON, computed, largest_error, no_host_waits
 
 pytestmark = NEED_TRITON
 
 pytest.importorskip("triton", reason="triton is not installed (extra gpu)")
 
-MARGINS = [kind() for kind in typing.get_args(Margin) if kind is not OwnMargin]
-MARGINS = [margin for margin in MARGINS if not margin.changes_others]
 
-
-def computed(
-    device: torch.device,
-    dtype: torch.dtype,
-    margin: Margin,
-    sizes: tuple[int, int, int] = (48, 1003, 64),
-    **options: Any,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Loss, and gradients of embeddings and centres."""
-    samples, classes, dimensions = sizes
-    generator = torch.Generator().manual_seed(0)
-    embeddings = 20 * torch.randn(samples, dimensions, generator=generator)
-    weight = torch.randn(classes, dimensions, generator=generator)
-    labels = torch.randint(classes, (samples,), generator=generator).to(device)
-    embeddings, weight = (t.to(device, dtype).requires_grad_() for t in (embeddings, weight))
-    found = margin_softmax(embeddings, weight, labels, margin, step=500, **options)
-    found.loss.backward()
-    return found.loss.detach(), embeddings.grad, weight.grad
-
-
-def compare(found: tuple[Tensor, ...], expected: tuple[Tensor, ...], most: float) -> None:
-    errors = [relative_error(a, b) for a, b in zip(found, expected, strict=True)]
-    assert max(errors) < most, errors
-
-
-@pytest.mark.parametrize("margin", MARGINS, ids=lambda margin: type(margin).__name__)
+@pytest.mark.parametrize(
+    "margin", [m for m in MARGINS if not m.changes_others], ids=lambda margin: type(margin).__name__
+)
 def test_a_margin_in_float32(device: torch.device, margin: Margin) -> None:
     """Three products of TF32 are nearly one of float32."""
     expected = computed(torch.device("cpu"), torch.float64, margin)
     settings = TileSettings(kernel="triton")
-    compare(computed(device, torch.float32, margin, settings=settings), expected, 2e-4)
+    found = computed(device, torch.float32, margin, settings=settings)
+    assert largest_error(found, expected) < 2e-4
 
 
 @pytest.mark.usefixtures("on_gpu")
@@ -68,7 +39,7 @@ def test_sizes_and_operands(
     settings = TileSettings(reduced=reduced, kernel="triton")
     found = computed(device, torch.float32, ArcFace(), sizes, settings=settings)
     # Logits up to 64 are rounded to 8 bits, and slopes follow their exponentials.
-    compare(found, expected, 0.15 if reduced else 2e-4)
+    assert largest_error(found, expected) < (0.15 if reduced else 2e-4)
 
 
 @pytest.mark.usefixtures("on_gpu")

@@ -294,7 +294,7 @@ def test_the_page_is_printed_on_two_sheets(plain: Audit, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("columns", ["race_1,race_2", "bio_ref_race,bio_probe_race", ""])
 def test_scores_give_what_their_embeddings_give(tmp_path: Path, columns: str) -> None:
-    embeddings, path = people(tmp_path)
+    embeddings, path = people(tmp_path, images=2)
     labels = read_attributes(path, ["race"])
     first, second = np.triu_indices(len(embeddings.norms), 1)
     unit = embeddings.vectors / np.linalg.norm(embeddings.vectors, axis=1, keepdims=True)

@@ -16,12 +16,7 @@ from facerec.fairness import rows as names
 from facerec.fairness.attributes import Joined, join, read_attributes
 from facerec.fairness.findings import findings_of
 from facerec.fairness.groupings import EVERYBODY, OTHERS
-from facerec.fairness.one_to_many import (
-    OtherSubjects,
-    SearchPlan,
-    draw_galleries,
-    search_groups,
-)
+from facerec.fairness.one_to_many import OtherSubjects, SearchPlan, draw_galleries, search_groups
 from facerec.fairness.rows import At
 from facerec.report.tidy import tidy
 
@@ -171,9 +166,7 @@ def test_the_largest_detected_ratio_is_a_finding_and_no_other(tmp_path: Path) ->
     assert not [line for line in findings_of(found, ["region"]) if "In a search" in line.said]
 
 
-def test_thresholds_of_other_people_are_those_of_galleries_of_that_size(
-    tmp_path: Path,
-) -> None:
+def test_thresholds_of_other_people_are_those_of_galleries_of_that_size(tmp_path: Path) -> None:
     embeddings, joined = people(tmp_path)
     others_of, known = people(tmp_path, persons=70, seed=4)
     other = others_of.vectors

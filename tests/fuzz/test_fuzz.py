@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -163,6 +164,7 @@ def test_damaged_files_end_well_or_in_a_sentence(name: str, tmp_path: Path) -> N
     contents = {target: target.read_bytes() for target in targets}
 
     @settings(
+        max_examples=examples(25),
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
         report_multiple_bugs=False,

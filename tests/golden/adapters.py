@@ -333,12 +333,12 @@ def norm_penalties(first: Tensor, second: Tensor) -> Figures:
 # --- runs ------------------------------------------------------------------------------------
 
 
-def train(data: Path, runs: Path, name: str, *more: object) -> None:
-    """Train a narrow network on a folder of images: 8 steps, a checkpoint every 3."""
+def train(data: Path, runs: Path, name: str) -> None:
+    """Train a narrow network on a folder of images: 8 steps."""
     small = "--backbone.width 0.125 --backbone.embedding-size 16 --batch-size 12 --epochs 2"
-    how = "--device cpu --precision fp32 --workers 0 --log-every 1 --checkpoints.every-steps 3"
+    how = "--device cpu --precision fp32 --workers 0 --log-every 1"
     given = ["--data.path", data, "--runs", runs, "--name", name]
-    command("train", "demo", *given, *small.split(), *how.split(), *more)
+    command("train", "demo", *given, *small.split(), *how.split())
 
 
 def losses(run: Path) -> list[float]:
@@ -347,15 +347,8 @@ def losses(run: Path) -> list[float]:
     return [line["loss"] for line in map(json.loads, lines) if "loss" in line]
 
 
-def weights(run: Path) -> dict[str, NDArray[Any]]:
-    """Return the weights that a run ended with."""
-    from safetensors.numpy import load_file
-
-    return load_file(run / "model.safetensors")
-
-
 def embed(model: Path, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return the raw embeddings of aligned images by a run or a bundle."""
+    """Return the raw embeddings of aligned images by a run."""
     import facerec
 
     return facerec.load(model).embed(images)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pytest import FixtureRequest, TempPathFactory
 
 from golden import cases
 from golden.adapters import Figures
@@ -18,9 +19,9 @@ def stored(name: str) -> dict[str, Any]:
     return found
 
 
-LONG = ("run", *cases.HEAVY)
+MARKS = {"run": [pytest.mark.integration]} | {name: [pytest.mark.slow] for name in cases.HEAVY}
 CASES = [
-    pytest.param(name, kind, marks=[pytest.mark.integration] if name in LONG else [])
+    pytest.param(name, kind, marks=MARKS.get(name, ()))
     for name in (*cases.EXACT, *cases.NETWORK)
     for kind in ("points", "intervals")
     if stored(name)[kind]
@@ -28,7 +29,7 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("golden")
 
 
@@ -39,7 +40,7 @@ def figures(name: str, folder: Path, data: Path | None) -> Figures:
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
 def test_figures_are_those_that_were(
-    request: pytest.FixtureRequest, folder: Path, name: str, kind: str
+    request: FixtureRequest, folder: Path, name: str, kind: str
 ) -> None:
     data = request.getfixturevalue("shared_data") if name in cases.WITH_DATA else None
     found = {

@@ -130,26 +130,6 @@ def test_adaface_follows_its_source_over_many_steps(t_alpha):
         assert torch.allclose(head.norm_average.average, torch.stack([mean, std]), rtol=1e-12)
 
 
-def magface_margin(norms):
-    return 0.45 + (0.8 - 0.45) / (9 - 3) * (norms.clamp(3, 9) - 3)
-
-
-def test_magface_follows_its_source():
-    head = classifier(MAGFACE).double()
-    x, labels = batch(dtype=torch.float64)
-    norms = x.norm(dim=1)
-    assert ((norms > 3) & (norms < 9)).sum() > 3
-
-    def target(cosine):
-        margin = magface_margin(norms)
-        turned = cosine * margin.cos() - (1 - cosine**2).sqrt() * margin.sin()
-        return torch.where(cosine > 0, turned, cosine)
-
-    a = norms.clamp(3, 9)
-    expected = dense(x, head.weight, labels, target) + 35 * (a / 9**2 + 1 / a).mean()
-    assert_same(head(x, labels), expected, x, head.weight)
-
-
 def test_adaface_averages_change_in_training_only_and_once_a_step():
     head = classifier(AdaFace(t_alpha=0.3))
     average = head.norm_average.average

@@ -43,11 +43,7 @@ def fold(phi):
 
 
 def wrapped(phi, wrap):
-    return {
-        "fold": fold(phi),
-        "clamp": math.cos(min(phi, math.pi)),
-        "none": math.cos(phi),
-    }[wrap]
+    return {"fold": fold(phi), "clamp": math.cos(min(phi, math.pi)), "none": math.cos(phi)}[wrap]
 
 
 def naive(margin, theta):
@@ -165,6 +161,9 @@ def test_magface_equals_the_scalar_formula(wrap):
     found = MagFace(wrap=wrap).target_cosine(cosine, 0, norms)
     expected = [naive_magface(a, n, wrap) for a in ANGLES for n in NORMS]
     assert torch.allclose(found, found.new_tensor(expected), atol=1e-12, rtol=0)
+    penalty = [35 * (a / 110**2 + 1 / a) for a in (min(max(n, 10), 110) for n in NORMS)]
+    found = MagFace(wrap=wrap).norm_penalty(norms[: len(NORMS)])
+    assert torch.allclose(found, found.new_tensor(penalty), atol=1e-12, rtol=0)
 
 
 def test_gradients_reach_norms_in_magface_alone():

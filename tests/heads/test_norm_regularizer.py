@@ -147,8 +147,7 @@ def test_warnings_name_the_doubtful_combinations():
 
 
 @pytest.mark.parametrize(
-    "make",
-    [lambda: SEC(-1.0), lambda: SEC(1.0, rho=0.0), lambda: FixedNorm(1.0, radius=-3.0)],
+    "make", [lambda: SEC(-1.0), lambda: SEC(1.0, rho=0.0), lambda: FixedNorm(1.0, radius=-3.0)]
 )
 def test_impossible_penalties_are_refused_in_a_sentence(make):
     with pytest.raises(RecipeError, match="must"):

@@ -72,6 +72,7 @@ def test_kernels_compile_to_matrix_instructions_and_spill_nothing(
                 assert used["registers"] * used["warps"] * 32 <= 65_536 / 2, name
 
 
+@pytest.mark.integration
 def test_a_launch_is_the_one_that_triton_would_make(monkeypatch: pytest.MonkeyPatch) -> None:
     """By addresses, types, and integers, on a card that is not there."""
     from triton.runtime import driver

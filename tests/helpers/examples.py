@@ -9,7 +9,7 @@ FULL = 100
 
 settings.register_profile("quick", max_examples=FULL // 4)
 settings.register_profile("full", max_examples=FULL)
-settings.register_profile("fuzz", max_examples=10 * FULL)  # for `make fuzz`
+settings.register_profile("fuzz", max_examples=40 * FULL)  # for `make fuzz`
 
 
 def examples(count: int) -> int:

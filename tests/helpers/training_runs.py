@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import gc
-import time
 from pathlib import Path
 
-import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from facerec.training import Recipe
-from facerec.training.distributed import Processes
+from facerec.training.distributed import launched
 from facerec.training.trainer import Trainer
+from helpers.lives import Ranks
 from helpers.tiny_training import make_trainer, weights
 
 
@@ -59,45 +55,24 @@ def assert_close(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]
         torch.testing.assert_close(second[name], tensor, rtol=1e-5, atol=1e-6, msg=name)
 
 
-def join(rank: int, world: int, folder: Path) -> Processes:
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world
-    )
-    return Processes(rank, world, torch.device("cpu"))
-
-
-def rank_trains(rank: int, world: int, folder: Path, recipe: Recipe, plan: str) -> None:
+def rank_trains(folder: Path, recipe: Recipe, plan: str) -> None:
     """Train in one of several processes and leave this rank's weights in a file."""
-    processes = join(rank, world, folder)
-    trainer = make_trainer(recipe, folder, processes)
-    if plan == "stop":
-        stop_after(trainer, 3)
-    elif plan == "resume":
-        trainer.resume()
-    trainer.fit()
-    torch.save(weights(trainer), folder / f"rank{rank}.pt")
-    del trainer  # before the group that it holds on to
-    gc.collect()
-    dist.barrier()
-    dist.destroy_process_group()
+    with launched("cpu") as processes:
+        trainer = make_trainer(recipe, folder, processes)
+        if plan == "stop":
+            stop_after(trainer, 3)
+        elif plan == "resume":
+            trainer.resume()
+        trainer.fit()
+        torch.save(weights(trainer), folder / f"rank{processes.rank}.pt")
 
 
 def over_ranks(
     world: int, folder: Path, recipe: Recipe, plan: str = ""
 ) -> list[dict[str, torch.Tensor]]:
     folder.mkdir(exist_ok=True)
-    (folder / "rendezvous").unlink(missing_ok=True)
-    arguments = (world, folder, recipe, plan)
-    children = mp.start_processes(
-        rank_trains, arguments, nprocs=world, join=False, start_method="forkserver"
-    )
-    deadline = time.monotonic() + 240
-    while not children.join(timeout=5):
-        if time.monotonic() > deadline:
-            for process in children.processes:
-                process.kill()
-            pytest.fail(f"{world} ranks did not finish within 240 seconds")
+    ranks = Ranks(world, folder, rank_trains, folder, recipe, plan)
+    assert ranks.join() == [0] * world, ranks.log.read_text()
     return [torch.load(folder / f"rank{rank}.pt") for rank in range(world)]
 
 

@@ -35,9 +35,7 @@ def test_counts_beyond_64_bits_stay_exact() -> None:
 
 @few
 @given(st.tuples(tied, tied))
-def test_hull_is_the_least_concave_curve_above_the_roc(
-    both: tuple[np.ndarray, np.ndarray],
-) -> None:
+def test_hull_is_the_least_concave_curve_above_the_roc(both: tuple[np.ndarray, np.ndarray]) -> None:
     roc = sort_scores(*both).roc
     hull = roc.hull()
     assert set(hull.thresholds.tolist()) <= set(roc.thresholds.tolist())

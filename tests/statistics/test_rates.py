@@ -139,17 +139,6 @@ def test_eer_step_against_a_loop_over_thresholds(both: tuple[np.ndarray, np.ndar
     assert [*sort_scores(*both).roc.eer_step()] == sorted(map(float, chosen))
 
 
-def test_float32_scores_decide_as_float64() -> None:
-    generator = np.random.default_rng(5)
-    mated = generator.normal(1, 1, 300).astype(np.float32)
-    non_mated = generator.normal(0, 1, 400).astype(np.float32)
-    for target in ("0", "0.01", "0.1", "0.3"):
-        narrow = tpr_at_fpr(mated, non_mated, target)
-        wide = tpr_at_fpr(mated.astype(float), non_mated.astype(float), target)
-        assert (narrow.tpr, narrow.fpr_realised) == (wide.tpr, wide.fpr_realised)
-        assert np.float32(narrow.threshold) == narrow.threshold  # exact in the scores' own dtype
-
-
 # --- cases that public code gets wrong ------------------------------------------------------
 
 

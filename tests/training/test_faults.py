@@ -192,7 +192,6 @@ def assert_all_checkpoints_are_whole(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("recipe", "world", "kills", "real"),
     [
-        ("arc", 1, 4, False),
         ("arc", 2, 2, False),
         ("tuned", 1, 4, False),
         pytest.param("arc", 1, 20, False, marks=pytest.mark.slow),

@@ -113,10 +113,7 @@ def counted_reduce(buckets, bucket):  # type: ignore[no-untyped-def]
 
 
 # DistributedDataParallel wants to see these, and no text.
-counted_reduce.__annotations__ = {
-    "bucket": dist.GradBucket,
-    "return": torch.futures.Future[Tensor],
-}
+counted_reduce.__annotations__ = {"bucket": dist.GradBucket, "return": torch.futures.Future[Tensor]}
 
 
 def step_of_a_rank(group: Any, recipe: Recipe) -> dict[str, int]:

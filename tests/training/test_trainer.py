@@ -6,6 +6,7 @@ import contextlib
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import time
 from dataclasses import replace
@@ -122,7 +123,7 @@ VIT = Backbone("vit_t", 16, 0.0625, dropout=0.2, drop_path=0.2, mask_ratio=0.2)
         {"optimizer": AdamW(), "workers": 1, "precision": "bf16"},
         # Convolutions of fp16 take a minute a step on some processors.
         {"precision": "fp16", "backbone": Backbone("tiny_linear", 16), **ANNEALED},
-        {"margin": AdaFace(t_alpha=0.3)},
+        {"backbone": Backbone("tiny_linear", 16), "margin": AdaFace(t_alpha=0.3)},
         {"recompute": True, "backbone": VIT},
     ],
     ids=["adamw-bf16-workers", "annealed-ring-fp16", "adaface", "vit-recomputed"],
@@ -279,8 +280,8 @@ def test_two_ranks_resume_on_two_bit_for_bit_and_on_one_and_three(
 ) -> None:
     recipe = tiny_recipe(data, optimizer=AdamW(lr=1e-2), head=Head(centers_per_class=centers))
     whole = joined(over_ranks(2, tmp_path / "whole", recipe))
+    over_ranks(2, tmp_path / "stopped", recipe, "stop")
     for world in (2, 1, 3):
-        folder = tmp_path / f"on{world}"
-        over_ranks(2, folder, recipe, "stop")
+        folder = shutil.copytree(tmp_path / "stopped", tmp_path / f"on{world}")
         resumed = joined(over_ranks(world, folder, recipe, "resume"))
         (assert_same if world == 2 else assert_close)(whole, resumed)

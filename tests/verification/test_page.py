@@ -48,10 +48,7 @@ def report(results: dict[str, VerificationResult], tmp_path_factory: TempPathFac
     folder = tmp_path_factory.mktemp("place") / "new" / "report"
     comparison = compare(results["one"], results["two"])
     path = write_report(
-        folder,
-        results,
-        comparisons=[comparison],
-        command="facerec verify --bench lfw 'a & b'",
+        folder, results, comparisons=[comparison], command="facerec verify --bench lfw 'a & b'"
     )
     assert path == folder / "report.html"
     return folder

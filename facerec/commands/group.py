@@ -88,7 +88,9 @@ def group(
         sheet = {"The most doubtful first": group_table(found, faces.index, SHOWN, face)}
         write_contact_sheet(stage / PAGE, "Groups of faces", verdict, sheet)
         with atomic_path(stage / TABLE, DatasetError, private=True) as temporary:
-            table[list(COLUMNS)].to_csv(temporary, index_label="image_id")
+            table[list(COLUMNS)].to_csv(
+                temporary, index_label="image_id", errors="backslashreplace"
+            )
     if folders:
         _link(out / LINKS, photos, table)
     console.print(group_table(found, faces.index, 10).terminal())

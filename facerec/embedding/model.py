@@ -255,7 +255,7 @@ class OnnxModel(EmbeddingModel):
         self._pool = ThreadPoolExecutor(opened.callers)
         self._begun: weakref.WeakSet[Future[Any]] = weakref.WeakSet()
         # The stated output shape may be symbolic or wrong; a picture tells the truth.
-        alone = self._begin(pictures[1:])()
+        alone = self._run(pictures[1:], alone=False)
         self.embedding_size = alone.shape[1]
         problem = None
         if self.batch_size > 1 and (opened.one_by_one or not file.row_by_row):
@@ -274,7 +274,7 @@ class OnnxModel(EmbeddingModel):
     ) -> str | None:
         """Return why the last of two pictures is not embedded as it is alone; None if it is."""
         try:
-            beside = self._begin(pictures)()[1:]
+            beside = self._run(pictures, alone=False)[1:]
         except ModelError:
             if self._input.batch is not None:
                 raise

@@ -90,8 +90,9 @@ class ModelFlags(Flags):
     network expects it; by default as the calibration has it, else 0 0."""
     device: str = "auto"
     """Where to compute: auto, cpu, cuda, cuda:1 or mps."""
-    engine: Literal["onnxruntime", "openvino"] = "onnxruntime"
-    """What computes an .onnx file."""
+    engine: Literal["auto", "onnxruntime", "openvino"] = "onnxruntime"
+    """What computes an .onnx file; auto times both, which takes some seconds, and is for networks
+    that are large and pictures that are many."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Numbers to compute in; bf16 is faster on processors that have it, in OpenVINO or with
     .safetensors."""
@@ -334,6 +335,7 @@ def print_model(model: EmbeddingModel, flip: bool, align: Aligner | None, consol
         f"faces: {faces}",
         *(f"  evidence: {sentence}" for sentence in model.evidence[: None if model.assumed else 1]),
         *(() if align is None else (alignment_words(align.describe()),)),
+        *((f"measured: {model.timing}",) if model.timing else ()),
     ]
     for line in lines:
         console.print(line, soft_wrap=True)

@@ -7,10 +7,14 @@ import importlib
 import importlib.util
 import io
 import json
+import math
 import os
 import sys
 import threading
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -19,15 +23,26 @@ import numpy.typing as npt
 from facerec.base.environment import available_cores
 from facerec.base.errors import ModelError, message_line
 from facerec.base.libraries import needed
-from facerec.embedding.onnx_file import OnnxFile
+from facerec.embedding.onnx_file import MAX_BATCH, OnnxFile
+from facerec.embedding.rewriting import without_prelu
 from facerec.embedding.trial import run_apart
 
 Images = npt.NDArray[np.float32] | npt.NDArray[np.uint8]
-EngineName = Literal["onnxruntime", "openvino"]
+EngineName = Literal["auto", "onnxruntime", "openvino"]
 Precision = Literal["fp32", "bf16"]
 
 FOLDED_BYTES = 2**28
 """What onnxruntime may compute in advance from constants, for one tensor."""
+
+EQUAL = 1e-5
+"""By how much of its norm an embedding of the same network may differ in another form of it."""
+
+TIMING_SECONDS = 0.4
+ROUNDS = 5
+"""For how long, or how often, two engines are timed in turn; three times in any case."""
+
+AT_ONCE = 1
+"""Pictures that one core computes at once: more are no faster, and take more memory."""
 
 
 class Engine(ABC):
@@ -42,6 +57,11 @@ class Engine(ABC):
         device: where it really computes.
         precision: in which numbers it really computes.
         one_by_one: whether more than one image at once is refused, see `open_engine`.
+        callers: how many threads compute at once, each on one core; with 1 the engine itself takes
+            all cores for each batch.
+        at_once: pictures that are computed together, at most.
+        form: how the file was rewritten for it, in words.
+        timing: of what it was chosen, in words; empty where there was no choice.
 
     Raises:
         MissingExtraError: the library is not installed.
@@ -55,6 +75,10 @@ class Engine(ABC):
     device = "cpu"
     precision = "as stored in the file"
     one_by_one = False
+    callers = 1
+    at_once = MAX_BATCH
+    form = ""
+    timing = ""
 
     def __init__(self, file: OnnxFile, *how: str) -> None:
         self.where, self.input = file.where, file.image_input()
@@ -69,11 +93,12 @@ class Engine(ABC):
                 f"{file.where}: {title} cannot load it ({message_line(error)})"
             ) from error
 
-    def run(self, batch: Images) -> npt.NDArray[np.float32]:
+    def run(self, batch: Images, alone: bool = False) -> npt.NDArray[np.float32]:
         """Compute one batch.
 
         Args:
             batch: images in the file's own layout, type and batch size.
+            alone: nothing else is computed meanwhile, so that it may have all cores.
 
         Returns:
             Raw embeddings, float32 ``(N, D)``.
@@ -84,7 +109,7 @@ class Engine(ABC):
         try:
             if self.one_by_one and len(batch) > 1:
                 raise ValueError("the file takes one image at a time")
-            outputs = [np.asarray(output, np.float32) for output in self._compute(batch)]
+            outputs = [np.asarray(output, np.float32) for output in self._compute(batch, alone)]
         except Exception as error:
             raise ModelError(f"{self.where}: {self.name} failed ({message_line(error)})") from error
         return _raw_embeddings(outputs, len(batch), self.where)
@@ -94,7 +119,7 @@ class Engine(ABC):
         """Make ready to compute; any error is a refusal."""
 
     @abstractmethod
-    def _compute(self, batch: Images) -> list[npt.NDArray[Any]]:
+    def _compute(self, batch: Images, alone: bool = False) -> list[npt.NDArray[Any]]:
         """Return all outputs for a batch."""
 
 
@@ -160,7 +185,13 @@ class OnnxruntimeEngine(Engine):
         offered = library.get_available_providers()
         if wanted in offered:
             providers = [(wanted, settings)]
-            self._session = library.InferenceSession(content, session_options(), providers)
+            # Several batches at once, each on one core, are as fast as one on all cores or faster,
+            # and need not be large to keep the cores busy.
+            if kind == "cpu":
+                self.callers, self.at_once = default_threads(), AT_ONCE
+            make = functools.partial(library.InferenceSession, providers=providers)
+            self._session = make(content, session_options(1 if kind == "cpu" else None))
+            self._on_all_cores = functools.cache(lambda: make(content, session_options()))
             offered = self._session.get_providers()
         if wanted not in offered:
             raise ValueError(
@@ -168,8 +199,9 @@ class OnnxruntimeEngine(Engine):
                 "in place of onnxruntime, or use device cpu"
             )
 
-    def _compute(self, batch: Images) -> list[npt.NDArray[Any]]:
-        return self._session.run(None, {self.input.name: batch})
+    def _compute(self, batch: Images, alone: bool = False) -> list[npt.NDArray[Any]]:
+        session = self._on_all_cores() if alone and self.callers > 1 else self._session
+        return session.run(None, {self.input.name: batch})
 
 
 def default_threads() -> int:
@@ -181,12 +213,16 @@ def default_threads() -> int:
     return min(int(asked), cores) if asked.isdecimal() and int(asked) else cores
 
 
-def session_options() -> Any:
-    """Return how onnxruntime computes a file here: as stored in the file, on every processor."""
+def session_options(threads: int | None = None) -> Any:
+    """Return how onnxruntime computes a file here: as stored in the file, on every processor.
+
+    Args:
+        threads: that compute one batch; by default `default_threads`.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = default_threads()
+    options.intra_op_num_threads = threads or default_threads()
     options.inter_op_num_threads = 1
     options.log_severity_level = 4
     entry = options.add_session_config_entry
@@ -224,7 +260,7 @@ class OpenVinoEngine(Engine):
         if self.precision != precision:
             self.precision += f" (this processor has no {precision})"
 
-    def _compute(self, batch: Images) -> list[npt.NDArray[Any]]:
+    def _compute(self, batch: Images, alone: bool = False) -> list[npt.NDArray[Any]]:
         with self._lock:
             self._request.infer([batch])
             return [np.array(self._request.get_output_tensor(i).data) for i in self._outputs]
@@ -306,11 +342,59 @@ def openvino_core() -> Any:
     return openvino.Core()
 
 
+def _without_prelu(file: OnnxFile) -> Engine | None:
+    """Return onnxruntime with the file `without_prelu`; None if it has no PReLU."""
+    content = without_prelu(file.content)
+    if content is None:
+        return None
+    engine = OnnxruntimeEngine(replace(file, content=content))
+    engine.form = " with PReLUs as ReLUs"
+    return engine
+
+
+def _faster(one: Engine, make: Callable[[], Engine | None], batches: Sequence[Images]) -> Engine:
+    """Return another engine if it computes the same embeddings, and faster; else the given one.
+
+    Times are those of the processor, which other work beside it hardly changes.
+
+    Args:
+        one: the engine.
+        make: loads the other one; it may fail, or there may be none.
+        batches: see `open_engine`.
+    """
+    try:
+        if (other := make()) is None:
+            return one
+        engines = one, other
+        wanted, found = (np.concatenate([e.run(batch) for batch in batches]) for e in engines)
+        same = np.linalg.norm(found - wanted, axis=1) <= EQUAL * np.linalg.norm(wanted, axis=1)
+        ends, seconds = time.monotonic() + TIMING_SECONDS, [math.inf, math.inf]
+        for number in range(ROUNDS):
+            if number > 2 and time.monotonic() > ends:
+                break
+            for which, engine in enumerate(engines):
+                start = time.process_time()
+                engine.run(batches[0])
+                seconds[which] = min(seconds[which], time.process_time() - start)
+    except Exception:  # whatever a library raises: the file is computed as it is
+        return one
+    if not same.all():
+        return one
+    best = other if seconds[1] < seconds[0] else one
+    times = (
+        f"{engine.name}{engine.form} {1000 * spent / len(batches[0]):.1f} ms"
+        for engine, spent in zip(engines, seconds, strict=True)
+    )
+    best.timing = f"{best.name}{best.form}; {', '.join(times)} a picture and core"
+    return best
+
+
 def open_engine(
     file: OnnxFile,
     engine: EngineName = "onnxruntime",
     device: str = "cpu",
     precision: Precision = "fp32",
+    batches: Sequence[Images] = (),
 ) -> Engine:
     """Load a file of anybody's into an engine.
 
@@ -320,24 +404,32 @@ def open_engine(
 
     Args:
         file: a file that passed the checks.
-        engine: onnxruntime, or OpenVINO, which is faster on Intel's processors.
+        engine: onnxruntime, or OpenVINO, which is faster on Intel's processors; ``auto`` takes
+            OpenVINO where it is installed, embeds ``batches`` equally, and faster.
         device: ``cpu``, ``cuda`` or ``cuda:1``; ``auto`` is the CPU.
         precision: ``bf16`` for OpenVINO alone.
+        batches: some pictures in the file's own layout, type and batch size. With them, a file is
+            computed on a CPU `without_prelu` where that embeds these equally, and faster.
 
     Raises:
         MissingExtraError: the engine is not installed.
         ModelError: the engine refuses the file or the device, or is unknown.
     """
     device = "cpu" if device == "auto" else device
-    if engine == "onnxruntime" and precision == "fp32":
-        return OnnxruntimeEngine(file, device)
-    if engine != "openvino" or device != "cpu":
+    there = importlib.util.find_spec("openvino") is not None
+    if engine in ("auto", "onnxruntime") and precision == "fp32":
+        opened: Engine = OnnxruntimeEngine(file, device)
+        if batches and device == "cpu":
+            opened = _faster(opened, functools.partial(_without_prelu, file), batches)
+            if engine == "auto" and there:
+                opened = _faster(opened, functools.partial(open_engine, file, "openvino"), batches)
+        return opened
+    if engine not in ("auto", "openvino") or device != "cpu":
         raise ModelError(
             f"{file.where}: there is no engine {engine!r} for {precision} on {device!r}; "
             "onnxruntime computes a file as it is on cpu or cuda, openvino in fp32 or bf16 on cpu"
         )
     # Without OpenVINO the engine says what to install.
-    there = importlib.util.find_spec("openvino") is not None
     one_by_one = there and not _try_openvino(file, precision)
     opened = OpenVinoEngine(file, precision)
     opened.one_by_one = one_by_one

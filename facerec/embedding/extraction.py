@@ -186,15 +186,19 @@ def embed_images(
 
     # A batch is finished when the next one has begun, so that a GPU always has one to work on.
     ends: Iterable[Any] = itertools.chain(begun(), (None,))
-    for (block, finish), _ in itertools.pairwise(ends):
-        vectors[block], norms[block] = finish()
-        finite = np.isfinite(vectors[block]).all(axis=1) & np.isfinite(norms[block])
-        for bad, word in ((~finite, "not finite"), (~vectors[block].any(axis=1), "zero")):
-            for row in block.start + np.flatnonzero(bad):
-                where = source.where(rows[row])
-                failures.setdefault(int(row), f"{where}: its embedding is {word}")
-        if progress is not None:
-            progress("embedding", block.stop, len(rows))
+    try:
+        for (block, finish), _ in itertools.pairwise(ends):
+            vectors[block], norms[block] = finish()
+            finite = np.isfinite(vectors[block]).all(axis=1) & np.isfinite(norms[block])
+            for bad, word in ((~finite, "not finite"), (~vectors[block].any(axis=1), "zero")):
+                for row in block.start + np.flatnonzero(bad):
+                    where = source.where(rows[row])
+                    failures.setdefault(int(row), f"{where}: its embedding is {word}")
+            if progress is not None:
+                progress("embedding", block.stop, len(rows))
+    except BaseException:
+        model.stop()
+        raise
     failed = list(failures)
     vectors[failed], norms[failed] = np.nan, np.nan
     return Embeddings(

@@ -50,7 +50,7 @@ def load_model(
         std: divides the result; the same.
         shift: pixels by which crops are moved right and down, so that faces lie where the network
             expects them; by default those of its calibration.
-        engine: what computes an ``.onnx`` file.
+        engine: what computes an ``.onnx`` file, see `open_engine`.
         variant: one of the bundle's variants, for example ``int8``.
         calibrated: take over the calibration in the file or beside it.
 
@@ -82,7 +82,7 @@ def load_model(
     file = read_onnx(path) if path.suffix == ".onnx" else None
     if file is not None and checksum is not None and (file.beside or file.sha256 != checksum):
         raise ModelError(f"{path}: not the file whose checksum was compared; load it again")
-    if file is None and engine != "onnxruntime":
+    if file is None and engine == "openvino":
         raise ModelError(f"{path}: engine {engine} computes .onnx files; leave it out")
     known, unused = None, ""
     if calibrated:

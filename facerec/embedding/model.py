@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +61,7 @@ class EmbeddingModel(ABC):
         cut: pixels right of and below ArcFace's template where a face that is cut out of a photo
             must lie for that.
         notes: what a user must know of how it computes, in sentences.
+        timing: what was measured to choose how it computes, in words; empty where nothing was.
     """
 
     name: str
@@ -81,6 +84,7 @@ class EmbeddingModel(ABC):
     shift: tuple[int, int] = (0, 0)
     cut: tuple[int, int] = (0, 0)
     notes: tuple[str, ...] = ()
+    timing: str = ""
 
     def embed(self, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         """Embed images in batches of ``batch_size``.
@@ -122,8 +126,8 @@ class EmbeddingModel(ABC):
             vectors[rows] = begun()
 
         with self._ready():
-            for start in range(0, len(images), self.batch_size):
-                rows = slice(start, start + self.batch_size)
+            for start in range(0, len(images), self._begun_at_once):
+                rows = slice(start, start + self._begun_at_once)
                 # Engines take no negative strides, which is what a mirrored view has.
                 waiting.append((rows, self._begin(np.ascontiguousarray(images[rows]))))
                 if len(waiting) > 2:  # what a GPU has before it, and the memory of that, is bounded
@@ -135,6 +139,14 @@ class EmbeddingModel(ABC):
             return vectors
 
         return result
+
+    def stop(self) -> None:
+        """Drop what is begun and not yet computed, where that is much."""
+        return
+
+    @property
+    def _begun_at_once(self) -> int:
+        return self.batch_size
 
     def with_preprocessing(
         self, preprocessing: Preprocessing, shift: tuple[int, int] = (0, 0)
@@ -233,13 +245,17 @@ class OnnxModel(EmbeddingModel):
         self.recipe = (self.note or {}).get("recipe", {})
         self._input = file.image_input()
         self.prepare(guess_preprocessing(file).asked(file.where, pixels or {}))
-        self._engine = opened = open_engine(file, engine, str(device), precision)
-        self.runtime, self.device, self.precision = opened.name, opened.device, opened.precision
         self.image_size = (self._input.height, self._input.width)
         self.batch_size = self._input.batch or batch_size
-        # The stated output shape may be symbolic or wrong; a picture tells the truth.
         pictures = _trial_pictures(*self.image_size)
-        alone = self._begin(pictures[1:])()
+        batches = [self._prepared(each[None]) for each in pictures]
+        self._engine = opened = open_engine(file, engine, str(device), precision, batches)
+        self.runtime, self.device, self.precision = opened.name, opened.device, opened.precision
+        self.timing = opened.timing
+        self._pool = ThreadPoolExecutor(opened.callers)
+        self._begun: weakref.WeakSet[Future[Any]] = weakref.WeakSet()
+        # The stated output shape may be symbolic or wrong; a picture tells the truth.
+        alone = self._run(pictures[1:], alone=False)
         self.embedding_size = alone.shape[1]
         problem = None
         if self.batch_size > 1 and (opened.one_by_one or not file.row_by_row):
@@ -258,7 +274,7 @@ class OnnxModel(EmbeddingModel):
     ) -> str | None:
         """Return why the last of two pictures is not embedded as it is alone; None if it is."""
         try:
-            beside = self._begin(pictures)()[1:]
+            beside = self._run(pictures, alone=False)[1:]
         except ModelError:
             if self._input.batch is not None:
                 raise
@@ -275,10 +291,37 @@ class OnnxModel(EmbeddingModel):
             "quantization and statistics of the batch make it"
         )
 
+    @property
+    def _begun_at_once(self) -> int:
+        return max(self.batch_size, 16 * self._engine.callers)
+
     def _begin(self, pixels: npt.NDArray[np.uint8]) -> Finish:
-        count = len(pixels)
-        if self._input.batch is not None and count < self.batch_size:
-            pixels = np.pad(pixels, [(0, self.batch_size - count), (0, 0), (0, 0), (0, 0)])
+        size = self.batch_size
+        if self._input.batch is None:
+            # Fewer pictures than cores are one batch, which all cores compute.
+            share = len(pixels) // self._engine.callers or len(pixels)
+            size = max(1, min(size, self._engine.at_once, share))
+        starts = range(0, len(pixels), size)
+        begun = [
+            self._pool.submit(self._run, pixels[start : start + size], len(starts) == 1)
+            for start in starts
+        ]
+        self._begun.update(begun)
+        return lambda: np.concatenate([each.result() for each in begun])
+
+    def stop(self) -> None:
+        """Drop batches that no thread has taken up."""
+        for each in list(self._begun):
+            each.cancel()
+
+    def _run(self, pixels: npt.NDArray[np.uint8], alone: bool) -> npt.NDArray[np.float32]:
+        return self._engine.run(self._prepared(pixels), alone)[: len(pixels)]
+
+    def _prepared(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
+        """Return pictures as the file takes them, in a whole batch where that is fixed."""
+        missing = (self._input.batch or 0) - len(pixels)
+        if missing > 0:
+            pixels = np.pad(pixels, [(0, missing), (0, 0), (0, 0), (0, 0)])
         x: npt.NDArray[Any] = pixels.transpose(0, 3, 1, 2)
         if self._input.dtype == "float32":
             x = normalize_array(pixels, self.preprocessing)
@@ -286,8 +329,7 @@ class OnnxModel(EmbeddingModel):
             x = x[:, ::-1]
         if self._input.layout == "NHWC":
             x = x.transpose(0, 2, 3, 1)
-        vectors = self._engine.run(np.ascontiguousarray(x))[:count]
-        return lambda: vectors
+        return np.ascontiguousarray(x)
 
 
 def _trial_pictures(height: int, width: int) -> npt.NDArray[np.uint8]:

@@ -192,11 +192,11 @@ class EmbeddingsWriter:
 
 
 def job_identity(note: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what makes a job the same job: a note without names, paths and device numbers."""
+    """Return what makes a job the same job: its note without names, paths, library."""
     job: dict[str, Any] = {}
     for name, value in note.items():
         if isinstance(value, Mapping):
             job[name] = job_identity(value)
-        elif name not in ("name", "path"):
+        elif name not in ("name", "path", "runtime"):
             job[name] = str(value).split(":")[0] if name == "device" else value
     return job

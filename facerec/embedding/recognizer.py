@@ -189,7 +189,7 @@ class FaceRecognizer:
         photos: list[Photo] = [cast(Photo, images)] if one else list(cast(Any, images))
 
         faces = (self.face(photo, f"image {i}")[0] for i, photo in enumerate(photos))
-        batch_size = self.model.batch_size
+        batch_size = max(64, self.model.batch_size)
         vectors = extract(self.model, faces, flip=self.flip, batch_size=batch_size).vectors
         return vectors[0] if one else vectors
 

@@ -126,13 +126,13 @@ def test_sound_networks_have_no_notes(batch: Any) -> None:
 def test_only_graphs_that_may_mix_pictures_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loading a plain network costs one picture."""
     seen: list[int] = []
-    begin = OnnxModel._begin
+    run = OnnxModel._run
 
-    def counted(self: OnnxModel, pixels: np.ndarray) -> Any:
+    def counted(self: OnnxModel, pixels: np.ndarray, alone: bool) -> Any:
         seen.append(len(pixels))
-        return begin(self, pixels)
+        return run(self, pixels, alone)
 
-    monkeypatch.setattr(OnnxModel, "_begin", counted)
+    monkeypatch.setattr(OnnxModel, "_run", counted)
     plain = tiles(), shaped(-1, 8), shaped(0, 8, 1)
     mixing = quantized(), centered(), shaped(1, 8), shaped(1, -1)
     cases = [*((network, [1]) for network in plain), *((network, [1, 2]) for network in mixing)]

@@ -38,7 +38,8 @@ def import_weights(
 
     Args:
         weights: a .pth, .pt, .ckpt or .safetensors with a backbone's state_dict(), such as
-            arcface_torch's model.pt or checkpoint_gpu_0.pt, or an .onnx.
+            arcface_torch's model.pt or checkpoint_gpu_0.pt or an IR network of AdaFace, CVLface,
+            TFace or face.evoLVe, or an .onnx.
         backbone: network: iresnet18, 34, 50, 100, 200 (or r18 to r200), mbf, mbf_large
             (InsightFace's), w600k_mbf (of its pack buffalo_s, an .onnx), mobilefacenet (the paper's
             sizes, ReLU6), vit_t, vit_s, vit_b or vit_l (of a .pth alone).
@@ -48,7 +49,7 @@ def import_weights(
         embedding_bn: the last batch norm: frozen_gamma, affine or none; by default as InsightFace
             has it, frozen_gamma in iresnet and affine in the others.
         channels: channel order that the weights were trained on; by default what facerec wrote
-            into an .onnx, else bgr for a file named as AdaFace's are, else rgb.
+            into an .onnx, else bgr for a file named as AdaFace's are or with its head, else rgb.
         mean: number that was subtracted from pixel values (0 to 255); by default what facerec wrote
             into an .onnx, else 127.5.
         std: number that the result was divided by; by default what facerec wrote into an .onnx,
@@ -72,9 +73,8 @@ def import_weights(
         raise ModelError(f"{out} is there already; choose another --out, or replace it by --force")
     config = Backbone(backbone, embedding_size, width)
     config = replace(config, embedding_bn=embedding_bn or insightface_bn(config.name))
-    guess = guess_by_name(weights)
     left_out: tuple[str, ...] = ()
-    module = create_backbone(config)
+    module, guess = create_backbone(config), guess_by_name(weights)
     if weights.suffix == ".onnx":
         file = read_onnx(weights)
         load_onnx_weights(module, file)
@@ -88,6 +88,7 @@ def import_weights(
                 "would be lost; give it to the other commands as it is"
             )
         left_out = load_state_dict_file(module, weights)
+        guess = guess_by_name(weights, left_out)
     guess = guess.asked(weights, {"channels": channels, "mean": mean, "std": std})
     imported = {"file": weights.name, "sha256": sha256(weights)}
     save_model(out, module, config, guess.preprocessing, {}, {"imported": imported})

@@ -25,6 +25,7 @@ from facerec.base.files import atomic_path, sha256
 from facerec.base.large_arrays import as_type
 from facerec.embedding.check import FORMAT, IDS, MAX_BYTES, SUBJECTS, VECTORS, checked, parse_note
 from facerec.embedding.extraction import Embeddings
+from facerec.embedding.lists import KINDS, read_listed
 from facerec.embedding.parquet import SUFFIX, is_shards, list_shards, read_parquet, write_parquet
 from facerec.records.npz import ArchiveError, read_arrays, write_arrays
 from facerec.records.other_kinds import other_kind
@@ -59,9 +60,12 @@ def write_embeddings(path: str | Path, embeddings: Embeddings) -> None:
 
 
 def is_embeddings(path: str | Path) -> bool:
-    """Tell embeddings from models and scores by the name: a file, a folder of shards, a pattern."""
+    """Tell embeddings from models and scores by the name: a file, a folder of shards, a pattern.
+
+    A ``.csv`` or ``.txt`` may be anything, and is read as embeddings where nothing else is taken.
+    """
     path = Path(path)
-    return path.suffix.lower() in (".npz", SUFFIX) or is_shards(path)
+    return path.suffix.lower() in (".npz", SUFFIX, ".npy", ".mat", ".list") or is_shards(path)
 
 
 def read_embeddings(path: str | Path, numbered: bool = False) -> Embeddings:
@@ -72,7 +76,8 @@ def read_embeddings(path: str | Path, numbered: bool = False) -> Embeddings:
     Files of others are taken too: an ``.npz`` with ``vectors``, ``embeddings`` or ``features``
     ``(N, D)``, and ``ids``, ``names``, ``image_id`` or ``images`` ``(N,)``, perhaps ``subjects`` or
     ``labels``; and Parquet with such columns: a file, a folder of shards, ``DIR/part-*.parquet`` or
-    ``DIR/part-{000..009}.parquet``. Their norms are computed, rows that are not finite are failures
+    ``DIR/part-{000..009}.parquet``; and the kinds of `facerec.embedding.lists`. Their norms
+    are computed, rows that are not finite are failures
     to acquire, and their flip mode is unknown. Half and double precision become float32.
 
     Args:
@@ -84,6 +89,8 @@ def read_embeddings(path: str | Path, numbered: bool = False) -> Embeddings:
         MissingExtraError: a Parquet file without pyarrow.
     """
     path = Path(path)
+    if path.suffix.lower() in KINDS:
+        return checked(path, read_listed(path))
     parquet = path.suffix.lower() == SUFFIX or is_shards(path)
     return checked(path, read_parquet(path) if parquet else _read_npz(path, numbered))
 

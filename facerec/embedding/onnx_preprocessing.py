@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -108,10 +108,17 @@ def guess_preprocessing(file: OnnxFile) -> PixelGuess:
     return PixelGuess(wanted, (evidence, usual), (), ("channels",))
 
 
-def guess_by_name(path: Path | None) -> PixelGuess:
-    """Return BGR for a file named as AdaFace's are, else what InsightFace's models want."""
-    if path is not None and "adaface" in path.stem.lower():
-        evidence = f"the name '{path.stem}' is that of AdaFace (mk-minchul/AdaFace: inference.py)"
+def guess_by_name(path: Path | None, beside: Iterable[str] = ()) -> PixelGuess:
+    """Return BGR for a file named as AdaFace's are, else what InsightFace's models want.
+
+    Args:
+        path: of the file.
+        beside: names of its tensors that are none of the network's; the head of AdaFace tells too.
+    """
+    head = next((name for name in beside if name.endswith("head.batch_mean")), None)
+    if head is not None or (path is not None and "adaface" in path.stem.lower()):
+        name = head if path is None or head is not None else path.stem
+        evidence = f"the name '{name}' is that of AdaFace (mk-minchul/AdaFace: inference.py)"
         return PixelGuess(Preprocessing("bgr"), (f"{evidence}; nothing else tells",), (), PIXELS)
     evidence = (
         "an assumption: nothing in the file tells; RGB with mean 127.5 and std 127.5 is what "

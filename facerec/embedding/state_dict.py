@@ -14,6 +14,7 @@ from torch import Tensor
 
 from facerec.base.errors import ModelError, message_line
 from facerec.base.files import open_file
+from facerec.embedding.ir_names import iresnet_names
 
 _DEPTH = 8
 """Mappings inside mappings that are looked into."""
@@ -92,7 +93,7 @@ def own_names(
     """Return the tensors of a network without the prefix they share, and the names of all others.
 
     The prefix is the one under which most of the network's names are found, whatever wrappers and
-    mappings it is made of.
+    mappings it is made of. For an iResNet, those of IR networks come under its names.
 
     Args:
         where: the file, for messages.
@@ -100,9 +101,10 @@ def own_names(
         names: of the network's tensors.
 
     Raises:
-        ModelError: several whole copies.
+        ModelError: several whole copies, or an IR network that the iResNet does not compute.
     """
     known = {name for name in names if not name.endswith(COUNTER)}
+    tensors = iresnet_names(where, tensors, known)
     longest = max((name.count(".") for name in known), default=0) + 1
     counts: Counter[str] = Counter()
     for full in tensors:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import scipy.io
 
 from facerec.base.errors import DatasetError
 from facerec.embedding.file import read_embeddings
@@ -26,8 +25,8 @@ from tests.commands.conftest import Refused
         ("make_records --out o", "x.tar.gz", b"\x1f\x8b\x08", "gunzip"),
         ("make_records --out o --unpack", "x.zip", b"PK\3\4", "unzip"),
         ("make_records --out o --unpack", "x.lst", b"0\t0\ta.jpg\n", "x.rec"),
-        ("clean --out p.csv", "e.npy", b"\x93NUMPY", "np.load np.savez"),
-        ("overlap e.npy", "e.npy", b"\x93NUMPY", "np.load np.savez"),
+        ("clean --out p.csv", "e.npy", b"\x93NUMPY", "e.txt ids"),
+        ("overlap e.npy", "e.npy", b"\x93NUMPY", "e.txt ids"),
         ("overlap m.onnx", "m.onnx", b"\x08\x07", "a model --model"),
         ("verify", "a.jpg", b"", "facerec same a.jpg"),
     ],
@@ -49,24 +48,17 @@ def test_wrong_doors(
     assert all(word in said for word in words.split()), said
 
 
-@pytest.mark.parametrize("suffix", ["npy", "csv", "list", "json", "mat"])
 def test_what_is_said_of_other_embeddings_converts_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     ids, vectors = ["a/1.jpg", "b/1.jpg"], np.eye(2, 3)
-    rows = [[name, *map(str, row)] for name, row in zip(ids, vectors, strict=True)]
-    np.save("e.npy", vectors)
-    Path("NAMES.txt").write_text("\n".join(ids))
-    Path("e.csv").write_text("\n".join(map(",".join, [["id", "0", "1", "2"], *rows])))
-    Path("e.list").write_text("\n".join(map(" ".join, rows)))
     Path("e.json").write_text(json.dumps(dict(zip(ids, vectors.tolist(), strict=True))))
-    scipy.io.savemat("e.mat", {"names": np.array(ids, object), "features": vectors})
     with pytest.raises(DatasetError) as refused:
-        read_embeddings(f"e.{suffix}")
+        read_embeddings("e.json")
     code = re.search("`(.*)`", str(refused.value))
     assert code is not None
-    exec(code[1], {"np": np, "json": json, "scipy": scipy})
+    exec(code[1], {"np": np, "json": json})
     found = read_embeddings("e.npz")
     np.testing.assert_array_equal(found.vectors, vectors)
     assert found.ids is not None and found.ids.tolist() == ids

@@ -226,6 +226,40 @@ def test_files_of_others_that_do_not_do(tmp_path: Path) -> None:
     assert found is not None and found.tolist() == ["0", "1"]
 
 
+def listed(folder: Path, kind: str, ids: list[str], rows: Any) -> Path:
+    """Write embeddings as other projects do."""
+    path = folder / f"e.{kind}"
+    if kind == "npy":
+        np.save(path, rows)
+        path.with_suffix(".txt").write_text("\n".join(ids) + "\n")
+    elif kind == "mat":
+        pytest.importorskip("scipy.io").savemat(path, {"features": rows, "names": ids})
+    else:
+        mark, first = (",", "image_id,e0,e1\n") if kind == "csv" else (" ", "")
+        lines = (mark.join([name, *map(repr, row.tolist())]) for name, row in zip(ids, rows))  # noqa: B905
+        path.write_text(first + "\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("kind", ["npy", "csv", "list", "txt", "mat"])
+def test_lists_of_other_projects_are_embeddings_or_a_sentence(tmp_path: Path, kind: str) -> None:
+    ids = ["p/1.jpg", "p/22.jpg", "q/3.jpg"]
+    found = read_embeddings(listed(tmp_path, kind, ids, VECTORS))
+    assert found.ids is not None and found.ids.tolist() == ids and [*found.failures] == [1]
+    np.testing.assert_array_equal(found.vectors, VECTORS)
+    assert is_embeddings(tmp_path / f"e.{kind}") == (kind in ("npy", "mat", "list"))
+    path = listed(tmp_path, kind, ids[:2], VECTORS)
+    words = "2 names for an array \\(3, 2\\)"
+    if kind in ("csv", "list", "txt"):
+        path.write_text(path.read_text() + "q/3.jpg" + (",1" if kind == "csv" else " 1"))
+        words = f"line {3 + (kind == 'csv')}: "
+    with pytest.raises(DatasetError, match=words):
+        read_embeddings(path)
+    path.write_bytes(b"\x80\x04cos\nsystem\n")
+    with pytest.raises(DatasetError, match=f"e.{kind}"):
+        read_embeddings(path)
+
+
 # --- shards ----------------------------------------------------------------------------------
 
 SIZES = (5, 1, 4, 3)

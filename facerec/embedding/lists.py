@@ -1,0 +1,114 @@
+"""Embeddings in files that other projects write: arrays with a list of names, and text.
+
+- ``NAME.npy`` ``(N, D)`` with ``NAME.txt`` beside it, one image id a line
+- ``.csv``: a line that names the columns, then the id of an image and its D numbers a line
+- ``.list`` and ``.txt``, as MagFace writes them: ``path v1 v2 … vD`` a line, without such a first
+  line
+- ``.mat``: two arrays, with the names of `facerec.embedding.check`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from facerec.base.errors import DatasetError, message_line
+from facerec.base.files import check_regular, open_file, reading
+from facerec.base.large_arrays import as_type
+from facerec.embedding.check import IDS, SUBJECTS, VECTORS, parse_note
+from facerec.embedding.extraction import Embeddings
+from facerec.records.images import text_array
+from facerec.records.tables import TextTable
+
+Found = tuple[list[str], npt.NDArray[Any]]
+
+
+def read_listed(path: Path) -> Embeddings:
+    """Read the embeddings of a file of one of `KINDS`; nothing in it is run.
+
+    Raises:
+        DatasetError: missing, damaged, a line of another length, or not as many names as rows.
+    """
+    with reading(path, DatasetError):
+        check_regular(path)
+        ids, vectors = KINDS[path.suffix.lower()](path)
+    if vectors.ndim != 2 or vectors.dtype.kind != "f" or len(ids) != len(vectors):
+        raise DatasetError(
+            f"{path}: {len(ids):,} names for an array {vectors.shape} of {vectors.dtype}; rows of "
+            "floating-point numbers are needed, and one name for each"
+        )
+    with np.errstate(over="ignore"):  # what overflows is caught as not finite
+        vectors = as_type(vectors, np.float32)
+    norms = np.full(len(ids), np.nan, np.float32)
+    note = parse_note(path, None)
+    return Embeddings(vectors, norms, None, ids=text_array(ids, str(path)), note=note)
+
+
+def _npy(path: Path) -> Found:
+    names = path.with_suffix(".txt")
+    with reading(names, DatasetError, f"write the image ids of {path.name} there, one a line"):
+        ids = names.read_text(encoding="utf-8-sig").splitlines()
+    try:
+        return ids, np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError, UnicodeDecodeError) as problem:
+        raise DatasetError(
+            f"{path}: no array of numbers ({message_line(problem)}); save it by numpy.save as "
+            "float32"
+        ) from problem
+
+
+def _mat(path: Path) -> Found:
+    from scipy.io import loadmat
+
+    try:
+        arrays = loadmat(path, simplify_cells=True)
+    except Exception as problem:  # damaged files end in errors of many kinds
+        raise DatasetError(
+            f"{path}: no MATLAB file that can be read ({message_line(problem)}); save it by -v7"
+        ) from problem
+    ids, vectors = (next((arrays[n] for n in each if n in arrays), None) for each in (IDS, VECTORS))
+    if ids is None or vectors is None:
+        there = ", ".join(name for name in arrays if name[0] != "_")[:200]
+        raise DatasetError(
+            f"{path}: the array {' or '.join(VECTORS if vectors is None else IDS)} is missing "
+            f"(there is {there}); save it under such a name"
+        )
+    return [str(each).rstrip() for each in np.atleast_1d(ids)], np.asarray(vectors)
+
+
+def _csv(path: Path) -> Found:
+    table = TextTable(path)
+    name = next((each for each in IDS if each in table.columns), table.columns[0])
+    numbers = [each for each in table.columns if each not in (name, *SUBJECTS)]
+    return _lines(path, table.rows([name, *numbers]))
+
+
+def _list(path: Path) -> Found:
+    with open_file(path, "rt", encoding="utf-8-sig") as file:
+        lines = ((number, line.split()) for number, line in enumerate(file, start=1))
+        return _lines(path, ((number, fields) for number, fields in lines if fields))
+
+
+def _lines(path: Path, lines: Iterable[tuple[int, Any]]) -> Found:
+    """Return the first field of each line, and the numbers behind it, equally many in all."""
+    ids, rows, line = list[str](), list[npt.NDArray[np.float32]](), 0
+    try:
+        for number, (name, *fields) in lines:
+            line = number
+            ids.append(name)
+            rows.append(np.array(fields, np.float32))
+            if len(rows[-1]) != len(rows[0]):
+                raise ValueError(f"{len(rows[-1])} numbers, {len(rows[0])} in the first line")
+    except ValueError as problem:
+        raise DatasetError(
+            f"{path}, line {line}: not an image and its numbers ({message_line(problem)}); mend it"
+        ) from problem
+    return ids, np.array(rows, np.float32).reshape(len(rows), -1 if rows else 0)
+
+
+KINDS = {".npy": _npy, ".csv": _csv, ".list": _list, ".txt": _list, ".mat": _mat}
+"""Readers of ids and raw vectors by the suffix of a file."""

@@ -165,7 +165,7 @@ def audit(
             names = f"{threshold_from} and the audited images"
             unknown = NOT_KNOWN if Space.of(apart).compare(Space.of(audited), names) else ""
             others = OtherSubjects.of(apart, threshold_from.name)
-            known, source = (others.vectors, others.subjects), f"calibration on {others.name}"
+            known, source = (others.vectors, others.subjects), f"threshold setting on {others.name}"
             thresholds = fix_on_all_pairs(*known, settings.targets, source + unknown, show)
         elif threshold_from is not None:
             thresholds = fix_on_scores(threshold_from, settings.targets)
@@ -215,7 +215,7 @@ def fix_on_scores(
     from facerec.verification.protocols import read_scores
 
     scored = read_scores(path, distances=distances, called=called)
-    source = f"calibration on {path.name}{NOT_KNOWN}"
+    source = f"threshold setting on {path.name}{NOT_KNOWN}"
     return fix_thresholds(scored.scores, scored.issame, targets, source)
 
 

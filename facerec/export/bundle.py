@@ -43,9 +43,11 @@ from facerec.export.parity import Bar, ParityRow, check_parity, sample_faces
 from facerec.export.quantize import int8_calibration_data, quantize_int8
 from facerec.export.triton import model_id, triton_config
 from facerec.report.folders import check_replaceable
+from facerec.report.tidy import records
 from facerec.verification import Bench, VerificationResult, evaluate_bench
 from facerec.verification.compare import compare
 from facerec.verification.result import PairedComparison
+from facerec.verification.rows import ACCURACY
 
 ALIGNMENT = "arcface_112x112"
 TRITON_FOLDER = "triton"
@@ -263,13 +265,13 @@ def _verify(
 
 def _accuracy(bench: Bench, comparison: PairedComparison) -> dict[str, Any]:
     """Return what int8 costs on a bench, as JSON types."""
-    row = next(row for row in comparison.rows if row.figure == "accuracy")
+    one, other, change = records(comparison.rows[comparison.rows.figure == ACCURACY])
     return {
         "bench": bench.name,
-        "float32": row.first.value,
-        "int8": row.second.value,
-        "low": row.difference.low,
-        "high": row.difference.high,
+        "float32": one["value"],
+        "int8": other["value"],
+        "low": change["low"],
+        "high": change["high"],
         "basis": comparison.basis,
         "notes": list(comparison.notes),
     }

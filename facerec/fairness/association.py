@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,6 +15,7 @@ from scipy.special import stdtr, stdtrit
 
 from facerec.base.defaults import PERMUTATIONS, REPLICATES
 from facerec.base.errors import MetricError
+from facerec.fairness import rows as names
 from facerec.fairness.norms import INDEPENDENT_SUBJECTS, Array, SubjectNorms, estimate_of
 from facerec.fairness.variance_shares import (
     NO_INTERVAL,
@@ -35,32 +35,20 @@ FENG_CLIFF = "Feng–Cliff with Brunner–Munzel variance"
 ONE_TO_ONE = "from disjoint pairs of subjects"
 
 
-@dataclass(frozen=True)
-class Association:
-    """Association of subjects' mean norms with their group."""
-
-    eta2: Estimate
-    """η², the share of the variance of subject means that lies between groups."""
-    welch_f: float | None
-    """Welch's F, which does not take the groups to spread alike; None if subjects differ between
-    groups only."""
-    p: float
-    """Permutation test of Welch's F, the primary test; the interval of η² holds 0 where this is
-    at least 1 − confidence, and nowhere else."""
-    pairs: tuple[tuple[str, str, Estimate, float], ...]
-    """X, Y, Cliff's delta and its p-value after Holm, for all pairs of groups."""
-    mde_eta2: float | None
-    """η² that Welch's test would detect with 80 % power at the 5 % level, in whatever groups the
-    difference lies."""
-
-
 def associate(
     sample: SubjectNorms,
     permutations: int = PERMUTATIONS,
     replicates: int = REPLICATES,
     seed: int = 0,
-) -> Association:
+) -> list[names.Row]:
     """Compare the mean norms of the subjects of all groups.
+
+    Rows are η², the share of the variance of subject means that lies between groups, and the
+    p-value of the permutation test of Welch's F, the primary test: the interval of η² holds 0 where
+    p is at least 1 − confidence, and nowhere else; Welch's F, which does not take the groups to
+    spread alike, without a value if subjects differ between groups only; the η² that the test would
+    detect with 80 % power at the 5 % level, in whatever groups the difference lies; and Cliff's
+    delta of all pairs of groups, with its p-value after Holm.
 
     Args:
         sample: the norms.
@@ -82,25 +70,25 @@ def associate(
     f, p = permute(means, groups, permutations, seed)
     moments = resampled(means, groups, replicates, seed)
     welch = Welch.of(sizes, moments.squares, between + within)
-    eta2 = between / (between + within)
     values = [means[groups == g] for g in range(len(sizes))]
     both = [*itertools.combinations(range(len(sizes)), 2)]
     ps = holm([difference_p(values[i], values[j]) for i, j in both])
-    return Association(
-        eta2=estimate_of(eta2, eta2_interval(moments, p), len(groups), NO_INTERVAL),
-        welch_f=None if within == 0 else f,
-        p=p,
-        pairs=tuple(
-            (
-                sample.names[i],
-                sample.names[j],
-                cliffs_delta(values[i], values[j]),
-                float(adjusted),
-            )
-            for (i, j), adjusted in zip(both, ps, strict=True)
-        ),
-        mde_eta2=minimum_detectable(sizes, within, welch),
+    eta2 = estimate_of(
+        between / (between + within), eta2_interval(moments, p), len(groups), NO_INTERVAL
     )
+    least = minimum_detectable(sizes, within, welch)
+    rows = [
+        names.row(sample.name, names.ETA2, eta2),
+        names.p_row(sample.name, names.ETA2, p),
+        names.row(sample.name, names.WELCH, Estimate(f if within else None, unit="number")),
+        names.row(sample.name, names.DETECTABLE, Estimate(least, unit="number")),
+    ]
+    for (i, j), adjusted in zip(both, ps, strict=True):
+        group, other = sample.names[i], sample.names[j]
+        delta = cliffs_delta(values[i], values[j])
+        rows.append(names.row(sample.name, names.DELTA, delta, group, other=other))
+        rows.append(names.p_row(sample.name, names.DELTA, float(adjusted), group, other=other))
+    return rows
 
 
 def cliffs_delta(first: ArrayLike, second: ArrayLike, confidence: float = 0.95) -> Estimate:

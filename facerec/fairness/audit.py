@@ -194,7 +194,7 @@ def conclude(
     formed: Sequence[Grouping],
     settings: AuditSettings,
     policy: str,
-    calibrated: bool,
+    fixed: bool,
     notes: Sequence[str],
     norms: SubjectNorms | None = None,
 ) -> Audit:
@@ -206,7 +206,7 @@ def conclude(
         formed: all groupings, shown or not.
         settings: what was asked.
         policy: which impostors are compared, as words for a sentence.
-        calibrated: whether other data gave the thresholds.
+        fixed: whether other data gave the thresholds.
         notes: what a reader must know.
         norms: of the first attribute, for a picture.
     """
@@ -227,7 +227,7 @@ def conclude(
                 "compared; join values to bins, such as ages 18-29 and 30-44."
             )
     thresholds = names.select(table, names.THRESHOLD, "threshold")
-    if len(thresholds) and not calibrated and settings.threshold is None:
+    if len(thresholds) and not fixed and settings.threshold is None:
         warnings.append(
             "The global thresholds were fixed on the non-mated pairs of these data themselves; "
             "thresholds from other data would give other rates."
@@ -351,18 +351,10 @@ def _norm_rows(sample: SubjectNorms, settings: AuditSettings) -> Iterator[names.
         for figure, estimate in figures.items():
             yield names.row(sample.name, figure, estimate, group)
     try:
-        found = associate(sample, settings.permutations, settings.replicates, settings.seed)
+        yield from associate(sample, settings.permutations, settings.replicates, settings.seed)
     except MetricError as problem:
         lacking = Estimate(None, total=len(sample.groups), remark=f"no comparison: {problem}")
         yield names.row(sample.name, names.ETA2, lacking)
-        return
-    yield names.row(sample.name, names.ETA2, found.eta2)
-    yield names.p_row(sample.name, names.ETA2, found.p)
-    yield names.row(sample.name, names.WELCH, Estimate(found.welch_f, unit="number"))
-    yield names.row(sample.name, names.DETECTABLE, Estimate(found.mde_eta2, unit="number"))
-    for group, other, delta, p in found.pairs:
-        yield names.row(sample.name, names.DELTA, delta, group, other=other)
-        yield names.p_row(sample.name, names.DELTA, p, group, other=other)
 
 
 def _norm_error_rows(

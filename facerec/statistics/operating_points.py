@@ -8,10 +8,9 @@ score lies between it and the lowest threshold whose FPR does not exceed f.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,11 +47,6 @@ class OperatingPoint:
     """Whether the target leaves room for one false accept at all (target · N ≥ 1)."""
     reliable: bool
     """Whether it leaves room for 30, so that the rule of 30 holds."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return its fields under the names that benches use in files."""
-        names = {"mated": "positives", "non_mated": "negatives"}
-        return {names.get(name, name): value for name, value in asdict(self).items()}
 
     @property
     def fnmr(self) -> float:

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from facerec.base.errors import MetricError
 from facerec.report.estimate import Estimate
+from facerec.report.tidy import figure_row, tidy
 from facerec.statistics.clustered import paired_difference
 from facerec.statistics.influences import Influence, ScoredComparisons
 from facerec.verification.bench import dependence
 from facerec.verification.evaluation import held_out
-from facerec.verification.result import PairedComparison, PairedFigure, VerificationResult
+from facerec.verification.result import PairedComparison, VerificationResult
 
 Scores = NDArray[np.floating]
 
@@ -48,9 +49,11 @@ def compare(first: VerificationResult, second: VerificationResult) -> PairedComp
     )
     one, other = (_figures(side, folds, targets) for side in (scored, changed))
     rows = []
+    bench = f"A: {first.title}; B: {second.title}"
     for (name, target), (a, influence, reliable) in one.items():
         b, against, _ = other[name, target]
-        difference = Estimate(None, unit=a.unit)
+        for model, estimate in (("A", a), ("B", b)):
+            rows.append(figure_row(name, estimate, target, bench=bench, model=model))
         if influence is not None and against is not None:
             value = against[0] - influence[0]
             figure = scored.figure((value, against[1] - influence[1]))
@@ -59,8 +62,9 @@ def compare(first: VerificationResult, second: VerificationResult) -> PairedComp
             else:
                 interval = paired_difference([value], figure.changes, noise=figure.noise)
                 remark = "" if interval else "no subject makes a difference"
-            difference = Estimate(value, interval, remark=remark, unit=a.unit)
-        rows.append(PairedFigure(name, a, b, difference, reliable, target))
+            remark = remark or "few errors" * (not reliable)
+            change = Estimate(value, interval, remark=remark, unit=a.unit)
+            rows.append(figure_row(name, change, target, kind="change", bench=bench, model="B − A"))
     notes += [f"B: {note}" for note in second.notes if note not in first.notes]
     return PairedComparison(
         first=first.title,
@@ -68,7 +72,7 @@ def compare(first: VerificationResult, second: VerificationResult) -> PairedComp
         mated=int(same.sum()),
         non_mated=int((~same).sum()),
         left_out=left_out,
-        rows=tuple(rows),
+        rows=tidy(rows),
         subjects=number,
         basis=dependence(number),
         notes=tuple(notes),

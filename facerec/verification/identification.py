@@ -40,7 +40,7 @@ AVERAGED = ("TPIR@FPIR", "rank")
 class IdentificationResult(Result):
     """Figures of 1:N, by gallery and averaged over the galleries."""
 
-    figures: pd.DataFrame = field(repr=False, compare=False)
+    rows: pd.DataFrame = field(repr=False, compare=False)
     """A tidy table with the key ``gallery``, ``mean`` for averages; see `facerec.report.tidy`."""
     galleries: Mapping[str, int]
     """Entries of each."""
@@ -48,7 +48,7 @@ class IdentificationResult(Result):
 
     def to_json(self) -> dict[str, Any]:
         """Return the entries of each gallery, and all figures as rows, as JSON types."""
-        facts = {"bench": self.name, **vars(self), "figures": records(self.figures)}
+        facts = {"bench": self.name, **vars(self), "rows": records(self.rows)}
         del facts["name"]
         return dict(plain(facts))
 
@@ -91,7 +91,7 @@ def identify(
                 mean = Estimate(value, Interval(low, high), remark="limits: means of those of each")
                 rows.append(figure_row(str(what), mean, str(at), bench=name, gallery="mean"))
     sizes = {gallery.name: len(gallery.templates) for gallery in bench.galleries}
-    return IdentificationResult(name=name, figures=tidy(rows), galleries=sizes, notes=tuple(notes))
+    return IdentificationResult(name=name, rows=tidy(rows), galleries=sizes, notes=tuple(notes))
 
 
 def _identify(

@@ -26,16 +26,15 @@ from facerec.verification.identification import IdentificationResult
 from facerec.verification.plots import reliability_plot, roc_plot, score_plot
 from facerec.verification.report import (
     THRESHOLD_ADVICE,
+    differences_table,
     pairs_of,
     remarks_of,
-    remarks_of_differences,
 )
 from facerec.verification.result import PairedComparison, Result, VerificationResult
 from facerec.verification.rows import (
     ACCURACY,
     AUC,
     TPR,
-    comparison_rows,
     result_json,
     result_rows,
 )
@@ -44,7 +43,7 @@ Results = Mapping[str, VerificationResult]
 Row = Mapping[str, Any]
 
 KIND = "facerec verification report"
-SCHEMA = "facerec.verification/3"
+SCHEMA = "facerec.verification/4"
 
 LISTED = 50
 """Failures that the page lists; the table has all."""
@@ -102,21 +101,16 @@ def write_report(
     drawings = Drawings()
     curves = _curves(results, drawings) if results else []
     tables = [result_rows(result, name) for name, result in results.items()]
-    differences = [comparison_rows(comparison) for comparison in comparisons]
-    found = [each.figures for each in searches]
     pairs = {name: _pairs(name, result) for name, result in results.items()}
     every: list[Result] = [*results.values(), *searches]
     caption = "Figures with 95 % intervals"
     sections = [
         Section("All figures", [rows_table(caption, pd.concat(tables))] if tables else []),
-        *(
-            Section("Differences", [rows_table("", one, remarks_of_differences(comparison))])
-            for comparison, one in zip(comparisons, differences, strict=True)
-        ),
+        *(Section(f"Differences: {each.title}", [differences_table(each)]) for each in comparisons),
         Section("Curves", curves[1:]),
         *(
-            Section("Identification", [rows_table(each.title, one)], lead=_SEARCHES)
-            for each, one in zip(searches, found, strict=True)
+            Section(f"Identification: {each.title}", [rows_table("", each.rows)], lead=_SEARCHES)
+            for each in searches
         ),
         *(_section(name, result, pairs[name]) for name, result in results.items()),
         Section("How to read the figures", [Listed(_READING)]),
@@ -124,7 +118,8 @@ def write_report(
     ]
     provenance = provenance_of(command)
     files = dict(drawings.files)
-    files["figures.csv"] = to_csv(records(pd.concat([*tables, *differences, *found])))
+    told = [*tables, *(each.rows for each in comparisons), *(each.rows for each in searches)]
+    files["figures.csv"] = to_csv(records(pd.concat(told)))
     if rows := [row for of_result in pairs.values() for row in of_result]:
         files["pairs.csv"] = to_csv(rows)
     document = {
@@ -142,7 +137,7 @@ def write_report(
             _of_result(name, results[name], rows)
             for name, rows in zip(results, tables, strict=True)
         ),
-        *itertools.chain(*map(_of_comparison, comparisons, differences)),
+        *itertools.chain(*map(_of_comparison, comparisons)),
         *map(_of_search, searches),
     ]
     models = sorted({str(result.model.get("name")) for result in every if result.model})
@@ -176,15 +171,15 @@ def _of_result(name: str, result: VerificationResult, rows: pd.DataFrame) -> Fin
     return _finding(name, headline, detail=detail, basis=f"{pairs_of(result)} {people}")
 
 
-def _of_comparison(comparison: PairedComparison, rows: pd.DataFrame) -> Iterator[FindingLine]:
-    changes, title = rows[rows.kind == "change"], f"{comparison.second} less {comparison.first}"
+def _of_comparison(comparison: PairedComparison) -> Iterator[FindingLine]:
+    changes = comparison.rows[comparison.rows.kind == "change"]
     if len(changes):
         conclusion = of_interval(estimate_of(records(changes)[0]).interval)
-        yield _finding(title, changes, conclusion=conclusion, basis=pairs_of(comparison))
+        yield _finding(comparison.title, changes, conclusion=conclusion, basis=pairs_of(comparison))
 
 
 def _of_search(search: IdentificationResult) -> FindingLine:
-    ranks = search.figures[search.figures.figure == "rank"]
+    ranks = search.rows[search.rows.figure == "rank"]
     basis = f"1:N, {words.counted(len(search.galleries), 'gallery', 'galleries')}"
     last = ranks[ranks.gallery == ranks.gallery.iloc[-1]]
     return _finding(search.title, last, basis=basis)

@@ -8,11 +8,12 @@ from rich.console import Console
 
 from facerec.embedding.align import alignment_words
 from facerec.report import words
+from facerec.report.table import Table
 from facerec.report.tidy import rows_table
 from facerec.statistics.operating_points import RULE_OF_30
 from facerec.verification.identification import IdentificationResult
 from facerec.verification.result import PairedComparison, Result, VerificationResult
-from facerec.verification.rows import comparison_rows, result_rows
+from facerec.verification.rows import result_rows
 
 LISTED_FAILURES = 10
 
@@ -48,14 +49,15 @@ def print_comparison(comparison: PairedComparison, console: Console) -> None:
     """Print the differences between two results on the same pairs."""
     console.print()
     _say(console, f"A: {comparison.first}; B: {comparison.second}", "bold")
-    console.print(rows_table("", comparison_rows(comparison)).terminal())
-    _print_remarks(remarks_of_differences(comparison), (), console)
+    table = differences_table(comparison)
+    console.print(table.terminal())
+    _print_remarks(table.remarks, (), console)
 
 
 def print_identification(result: IdentificationResult, console: Console) -> None:
     """Print the figures of 1:N by gallery, and their means where there are several."""
     title = f"{result.title}: 1:N identification"
-    console.print(rows_table(title, result.figures).terminal())
+    console.print(rows_table(title, result.rows).terminal())
     _print_remarks(remarks_of(result), result.notes, console)
 
 
@@ -66,13 +68,14 @@ def remarks_of(result: Result) -> list[str]:
     return remarks if result.align is None else [*remarks, alignment_words(result.align)]
 
 
-def remarks_of_differences(comparison: PairedComparison) -> list[str]:
-    """Return what the differences of a comparison rest on, a sentence each."""
-    return [
+def differences_table(comparison: PairedComparison) -> Table:
+    """Return the rows of a comparison above what they rest on, a sentence each."""
+    remarks = [
         f"On {pairs_of(comparison)} with a score in both; {comparison.left_out:,} are left out. "
         f"Intervals of the differences: {comparison.basis}.",
         *map(words.sentence, comparison.notes),
     ]
+    return rows_table("", comparison.rows, remarks)
 
 
 def _print_remarks(remarks: Iterable[str], notes: Iterable[str], console: Console) -> None:

@@ -1,11 +1,11 @@
-"""What verification finds: records of figures, which `facerec.verification.rows` makes rows of."""
+"""What verification finds; `facerec.verification.rows` makes rows of the figures of a result."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +14,15 @@ from facerec.base.errors import MetricError
 from facerec.embedding.calibration import ScoreCalibration, Threshold
 from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
-from facerec.report.tidy import ALIKE
+from facerec.report.tidy import ALIKE, records
 from facerec.report.words import threshold_remark
 from facerec.statistics.intervals import Interval
 from facerec.statistics.kfold import KFoldAccuracy
 from facerec.statistics.operating_points import OperatingPoint, Rate, parse_rate
 from facerec.verification.bench import Pairs
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Names = tuple[str, str, str]
 """What the two rates of an operating point are called, and what is or is not mated."""
@@ -74,16 +77,6 @@ class TprEstimate:
                 yield f"{tpr}@{fpr}{ALIKE}", self.alike, target
             yield f"realised {fpr}", self.fpr, target
             yield "threshold", self.threshold, target
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the figures as JSON types."""
-        return {
-            **self.point.to_json(),
-            "tpr": self.tpr.value,
-            "tpr_interval": self.tpr.interval,
-            "fpr_interval": self.fpr.interval,
-            "threshold_interval": self.threshold.interval,
-        }
 
 
 def stored_thresholds(
@@ -213,56 +206,6 @@ class VerificationResult(Result):
         """Scores of non-mated pairs."""
         return self.scores[~self.pairs.issame & ~np.isnan(self.scores)]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return all figures but `metrics`, and what they are of, as JSON types.
-
-        A TPR that the data cannot resolve is null; a threshold that is not finite is the text
-        "inf" or "-inf" (accept all), or null (reject all).
-        """
-        document = {
-            "bench": self.name,
-            "pairs": {
-                "mated": self.mated,
-                "non_mated": self.non_mated,
-                "failures": self.failures,
-            },
-            "subjects": self.subjects,
-            "accuracy": _accuracy(self.accuracy),
-            "insightface": _accuracy(self.compatible),
-            "tpr_at_fpr": [estimate.to_json() for estimate in self.points],
-            "flip": self.flip,
-            "align": self.align,
-            "score": self.score,
-            "intervals": self.basis,
-            "model": self.model,
-            "source": self.source,
-            "notes": self.notes,
-        }
-        return dict(plain(document))
-
-
-@dataclass(frozen=True)
-class PairedFigure:
-    """One figure of both results, on the pairs that have a score in both."""
-
-    figure: str
-    first: Estimate
-    """No value where the data cannot resolve it, and no interval: that of the difference counts."""
-    second: Estimate
-    difference: Estimate
-    """Second minus first; no interval where no subject makes a difference."""
-    reliable: bool = True
-    """Whether the rule of 30 holds."""
-    target: str = ""
-    """The FPR of a TPR."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the figure of both, and their difference with its interval."""
-        sides = {name: getattr(self, name).value for name in ("first", "second", "difference")}
-        interval = self.difference.interval
-        names = {"figure": self.figure, "target": self.target}
-        return {**names, **sides, "interval": interval, "reliable": self.reliable}
-
 
 @dataclass(frozen=True)
 class PairedComparison:
@@ -276,30 +219,19 @@ class PairedComparison:
     non_mated: int
     left_out: int
     """Pairs without a score in one of them or in both."""
-    rows: tuple[PairedFigure, ...]
+    rows: pd.DataFrame = field(repr=False, compare=False)
+    """A tidy table: each figure of A and of B, and of kind ``change`` that of B less that of A."""
     subjects: int | None
     """Different subjects in the pairs, if known."""
     basis: str
     """What the intervals rest on."""
     notes: tuple[str, ...]
 
+    @property
+    def title(self) -> str:
+        """Which is subtracted from which."""
+        return f"{self.second} less {self.first}"
+
     def to_json(self) -> dict[str, Any]:
-        """Return all figures, differences and intervals as JSON types."""
-        document = {
-            "first": self.first,
-            "second": self.second,
-            "pairs": {
-                "mated": self.mated,
-                "non_mated": self.non_mated,
-                "left_out": self.left_out,
-            },
-            "subjects": self.subjects,
-            "differences": [row.to_json() for row in self.rows],
-            "intervals": self.basis,
-            "notes": self.notes,
-        }
-        return dict(plain(document))
-
-
-def _accuracy(accuracy: AccuracyEstimate | None) -> dict[str, Any] | None:
-    return None if accuracy is None else {**vars(accuracy.kfold), "interval": accuracy.interval}
+        """Return what was compared, and all rows, as JSON types."""
+        return dict(plain({**vars(self), "rows": records(self.rows)}))

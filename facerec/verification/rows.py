@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING, Any
 from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
 from facerec.report.tidy import figure_row, records, tidy
-from facerec.verification.result import (
-    AccuracyEstimate,
-    PairedComparison,
-    VerificationResult,
-)
+from facerec.verification.result import AccuracyEstimate, VerificationResult
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,22 +24,30 @@ def result_rows(result: VerificationResult, bench: str | None = None) -> pd.Data
 
 
 def result_json(result: VerificationResult) -> dict[str, Any]:
-    """Return `VerificationResult.to_json` with all figures as rows."""
-    return {**result.to_json(), "figures": plain(records(result_rows(result)))}
+    """Return what was compared and all figures as rows, as JSON types.
 
-
-def comparison_rows(comparison: PairedComparison) -> pd.DataFrame:
-    """Return every figure of both results and their difference, second minus first."""
-    rows, bench = [], f"A: {comparison.first}; B: {comparison.second}"
-    for row in comparison.rows:
-        for model, found in (("A", row.first), ("B", row.second)):
-            rows.append(figure_row(row.figure, found, row.target, bench=bench, model=model))
-        change = row.difference
-        if change.value is not None:
-            change = replace(change, remark=change.remark or "few errors" * (not row.reliable))
-            keys = {"bench": bench, "model": "B − A"}
-            rows.append(figure_row(row.figure, change, row.target, kind="change", **keys))
-    return tidy(rows)
+    A value that is not finite is the text "inf" or "-inf" (as a threshold: accept all), or null.
+    """
+    folds = {ACCURACY: result.accuracy, "insightface": result.compatible}
+    document = {
+        "bench": result.name,
+        "pairs": {
+            "mated": result.mated,
+            "non_mated": result.non_mated,
+            "failures": result.failures,
+        },
+        "subjects": result.subjects,
+        "rows": records(result_rows(result)),
+        "folds": {name: found.kfold for name, found in folds.items() if found is not None},
+        "flip": result.flip,
+        "align": result.align,
+        "score": result.score,
+        "intervals": result.basis,
+        "model": result.model,
+        "source": result.source,
+        "notes": result.notes,
+    }
+    return dict(plain(document))
 
 
 def _estimates(result: VerificationResult) -> Iterator[tuple[str, Estimate, str]]:

@@ -170,7 +170,7 @@ def test_verify_judges_it_on_pairs(place: Path, capsys: CaptureFixture) -> None:
     groups = ["--subjects", "who.csv", "--group", "kind"]
     verify([*words, "--calibration", "c.json", *groups, "--json", "r.json", "--out", "report"])
     (result,) = json.loads(Path("r.json").read_text())["results"]
-    figures = {row["figure"]: row for row in result["figures"]}
+    figures = {row["figure"]: row for row in result["rows"]}
     cost = figures["Cllr by c.json, bits"]
     assert figures["least Cllr, bits"]["value"] <= cost["value"] <= cost["high"]
     assert "its ratios hold" in " ".join(result["notes"])

@@ -58,8 +58,9 @@ def told_by_verify(out: str, folder: Path, name: str) -> Iterator[tuple[str, str
         if line["figure"] == "threshold":
             yield "csv", line["target"], float(line["value"])
     report = json.loads((folder / "report.json").read_text())
-    for point in report["results"][name]["tpr_at_fpr"]:
-        yield "json", point["target"], float(point["threshold"])
+    for row in report["results"][name]["rows"]:
+        if row["figure"] == "threshold":
+            yield "json", row["target"], float(row["value"])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -76,19 +77,20 @@ def test_verify(kind: Any, sign: int, tmp_path: Path, capsys: pytest.CaptureFixt
     scores = sign * np.array([float(text) for text in texts])
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     ((name, result),) = report["results"].items()
-    points = {point["target"]: point for point in result["tpr_at_fpr"]}
+    rows = {(row["figure"], row["target"]): row for row in result["rows"]}
     told = list(told_by_verify(capsys.readouterr().out, tmp_path / "out", name))
     assert len(told) == 4 * len(TARGETS)
     for place, target, threshold in told:
-        point, accepted = points[target], scores >= threshold
-        assert np.count_nonzero(accepted & ~same) == point["false_accepts"], (place, target)
-        assert np.count_nonzero(accepted & same) == point["true_accepts"], (place, target)
-        assert point["false_accepts"] <= float(target) * np.count_nonzero(~same)
+        accepted, alarms = scores >= threshold, rows["realised FPR", target]["numerator"]
+        assert np.count_nonzero(accepted & ~same) == alarms, (place, target)
+        found = rows["TPR@FPR", target]["numerator"]
+        assert np.count_nonzero(accepted & same) == found, (place, target)
+        assert alarms <= float(target) * np.count_nonzero(~same)
         # The next lower score would accept too much: no threshold does more.
         lower = scores[~accepted & ~same].max()
         assert np.count_nonzero(scores[~same] >= lower) > float(target) * np.count_nonzero(~same)
-        limits = point["threshold_interval"]
-        assert limits["low"] <= point["threshold"] <= float(limits["high"])
+        limits = rows["threshold", target]
+        assert limits["low"] <= limits["value"] <= float(limits["high"])
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -69,14 +69,13 @@ def test_json_of_two_benches(workplace: Path, capsys: pytest.CaptureFixture[str]
     first, second = content["results"]
     assert (first["bench"], second["bench"]) == ("lfw", "again")
     # The literals stay as they were written.
-    assert [point["target"] for point in first["tpr_at_fpr"]] == ["0.10", "1/5"]
+    assert [row["target"] for row in first["rows"] if row["figure"] == "TPR@FPR"] == ["0.10", "1/5"]
     assert first["pairs"] == {"mated": 10, "non_mated": 10, "failures": []}
     assert first["model"]["sha256"] == sha256("runs/newest/model.safetensors")
     source = {"path": "data/lfw/lfw.bin", "sha256": sha256("data/lfw/lfw.bin"), "format": "pack"}
     assert first["flip"] is True and first["source"] == source
     assert 0 <= rows(first)["accuracy as insightface’s"] <= 1
-    for name in ("accuracy", "tpr_at_fpr"):
-        assert first[name] == second[name]
+    assert first["folds"] == second["folds"]
 
 
 def test_nothing_is_written_beside_a_model(workplace: Path) -> None:
@@ -107,10 +106,10 @@ def test_onnx_of_a_stranger(workplace: Path, capsys: pytest.CaptureFixture[str])
         main(["--model", "thumbnail.onnx", *flags, "--json", "figures.json"])
         found.append(json.loads(Path("figures.json").read_text())["results"][0])
     plain, halved, shifted, swapped = found
-    assert plain["accuracy"]["mean"] >= 0.9
+    assert plain["folds"]["accuracy"]["mean"] >= 0.9
     norm = "norm, insightface’s “XNorm”"
     assert rows(halved)[norm] == pytest.approx(2 * rows(plain)[norm], rel=1e-5)
-    assert halved["accuracy"]["accuracies"] == plain["accuracy"]["accuracies"]
+    assert halved["folds"] == plain["folds"]
     # Without the mean the embeddings all point the same way.
     assert rows(shifted)["d′"] != rows(plain)["d′"]
     assert swapped["model"]["preprocessing"]["channels"] == "bgr"
@@ -125,10 +124,10 @@ def figures(*arguments: str, run: Callable[[list[str]], None] = main) -> dict[st
 
 def rows(result: dict[str, Any]) -> dict[str, float]:
     """Return the figures that have no target by name."""
-    return {row["figure"]: row["value"] for row in result["figures"] if not row["target"]}
+    return {row["figure"]: row["value"] for row in result["rows"] if not row["target"]}
 
 
-SAME = ("pairs", "accuracy", "tpr_at_fpr", "subjects")
+SAME = ("pairs", "folds", "subjects")
 
 
 def test_pack_folder_embeddings_and_scores_agree(workplace: Path) -> None:
@@ -152,7 +151,7 @@ def test_pack_folder_embeddings_and_scores_agree(workplace: Path) -> None:
         "label,score,fold\n" + text.replace("np.float32(", "").replace(")", "")
     )
     alone = figures("scores.csv", run=verify_scores)
-    assert alone["accuracy"]["accuracies"] == pack["accuracy"]["accuracies"]
+    assert alone["folds"]["accuracy"]["accuracies"] == pack["folds"]["accuracy"]["accuracies"]
     assert rows(alone)["AUC"] == rows(pack)["AUC"]
     assert alone["subjects"] is None and "independent" in alone["intervals"]
     assert "norm CV" not in rows(alone) and alone["score"] == "as given in the file"
@@ -165,13 +164,12 @@ def test_comparison(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "model runs/older/model.safetensors" in text
     content = json.loads(Path("figures.json").read_text())
     (comparison,) = content["comparisons"]
-    (row,) = [row for row in comparison["differences"] if row["figure"] == "AUC"]
-    newest = rows(content["results"][0])["AUC"]
-    assert row["first"] == newest
-    assert row["difference"] == pytest.approx(row["second"] - newest)
-    for row in comparison["differences"]:
-        if row["interval"] is not None:
-            assert row["interval"]["low"] <= row["difference"] <= row["interval"]["high"]
+    first, second, change = [row for row in comparison["rows"] if row["figure"] == "AUC"]
+    assert first["value"] == rows(content["results"][0])["AUC"]
+    assert change["value"] == pytest.approx(second["value"] - first["value"])
+    for row in comparison["rows"]:
+        if row["low"] is not None:
+            assert row["kind"] == "change" and row["low"] <= row["value"] <= row["high"]
 
 
 def test_both_sides_of_a_comparison_are_scored_on_the_same_pairs(
@@ -196,7 +194,7 @@ def test_template_bench(workplace: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "ijbc (raw norms)" in text and "ijbc (unit norms)" in text and "rank 1" in text.lower()
     figures = json.loads(Path("figures.json").read_text())
     raw, unit = figures["results"]
-    assert raw["accuracy"] is None and raw["pairs"]["mated"] == unit["pairs"]["mated"] == 6
+    assert raw["folds"] == {} and raw["pairs"]["mated"] == unit["pairs"]["mated"] == 6
     assert rows(raw) != rows(unit)
     # What is compared is said, and the same of 1:1 and 1:N.
     assert "detector" in raw["score"] and "raw norms" in raw["score"]
@@ -206,7 +204,7 @@ def test_template_bench(workplace: Path, capsys: pytest.CaptureFixture[str]) -> 
         for fact in ("flip", "align", "score", "model", "source"):
             assert each[fact] == result[fact]
         assert each["galleries"] == {"G1": 3, "G2": 3}
-        found = {(r["gallery"], r["figure"], r["target"]): r for r in each["figures"]}
+        found = {(r["gallery"], r["figure"], r["target"]): r for r in each["rows"]}
         assert found["G1", "rank", "1"]["denominator"] == 3
         assert found["G1", "rank", "20"]["value"] == 1 == found["mean", "rank", "20"]["value"]
         # Three non-mated searches resolve no FPIR of a tenth.

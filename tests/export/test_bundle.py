@@ -270,10 +270,9 @@ def worse(accuracy: float) -> Callable[..., Any]:
 
     def judge(first: Any, second: Any) -> Any:
         found = compare(first, second)
-        (row,) = (row for row in found.rows if row.figure == "accuracy")
-        lost = replace(row.first, value=row.first.value - accuracy)
-        row = replace(row, second=lost, difference=replace(row.difference, value=-accuracy))
-        return replace(found, rows=(row,))
+        rows = found.rows[found.rows.figure == "accuracy"]
+        float32 = rows.value.iloc[0]
+        return replace(found, rows=rows.assign(value=[float32, float32 - accuracy, -accuracy]))
 
     return judge
 

@@ -3,6 +3,8 @@ from __future__ import annotations
 import itertools
 import math
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from facerec.base.errors import MetricError
-from facerec.fairness.association import Association, associate, cliffs_delta, difference_p
+from facerec.fairness import rows as names
+from facerec.fairness.association import associate, cliffs_delta, difference_p
 from facerec.fairness.norms import SubjectNorms
 from facerec.fairness.variance_shares import (
     anova,
@@ -22,6 +25,7 @@ from facerec.fairness.variance_shares import (
     permute,
     resampled,
 )
+from facerec.report.tidy import estimate_of
 from facerec.statistics.multiplicity import holm
 
 few = settings(max_examples=examples(25), deadline=None)
@@ -30,8 +34,20 @@ NIST = Path(scipy.stats.__file__).parent / "tests" / "data" / "nist_anova"
 integers = st.lists(st.integers(-4, 4), min_size=2, max_size=12)
 
 
-def compare(sample: SubjectNorms, **options: object) -> Association:
-    return associate(sample, 199, 200, **options)  # type: ignore[arg-type]
+def compare(
+    sample: SubjectNorms, permutations: int = 199, replicates: int = 200, seed: int = 0
+) -> SimpleNamespace:
+    """Return what the rows say, by short names."""
+    rows: list[dict[str, Any]] = associate(sample, permutations, replicates, seed)
+    of_all = {(row["figure"], row["kind"]): estimate_of(row) for row in rows if not row["other"]}
+    pairs = [(row["group"], row["other"], estimate_of(row)) for row in rows if row["other"]]
+    return SimpleNamespace(
+        eta2=of_all[names.ETA2, "value"],
+        p=of_all[names.ETA2, "p"].value,
+        welch_f=of_all[names.WELCH, "value"].value,
+        mde_eta2=of_all[names.DETECTABLE, "value"].value,
+        pairs=[(*delta, p.value) for delta, (*_, p) in zip(pairs[::2], pairs[1::2], strict=True)],
+    )
 
 
 def nist(path: Path) -> tuple[np.ndarray, np.ndarray, dict[str, float]]:
@@ -116,7 +132,7 @@ def test_delta_has_the_error_of_brunner_and_munzel() -> None:
     assert difference_p(x, y) == pytest.approx(scipy.stats.brunnermunzel(x, y).pvalue, abs=2e-3)
 
 
-def invariants(found: Association) -> list[float]:
+def invariants(found: SimpleNamespace) -> list[float]:
     """Return what neither scale nor further images may change."""
     figures = [found.welch_f, found.p, found.mde_eta2]
     for estimate in (found.eta2, *(delta for *_, delta, _ in found.pairs)):
@@ -182,7 +198,7 @@ def test_interval_and_test_agree(sizes: tuple[int, ...]) -> None:
         generator = np.random.default_rng(seed)
         means = generator.normal(0.02 * seed * groups, 1 + (groups == 1))
         sample = SubjectNorms.of(20 + means, np.arange(len(means)), groups, "abc"[: len(sizes)])
-        found = associate(sample, 199, 199, seed)
+        found = compare(sample, 199, 199, seed)
         eta2 = found.eta2
         assert (eta2.low > 0) == (found.p < 0.05)
         assert eta2.low <= eta2.value < eta2.high <= 1 and eta2.high > 1 / len(groups)

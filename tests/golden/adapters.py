@@ -66,7 +66,7 @@ def limits(name: str, interval: Mapping[str, Any] | list[float] | None) -> Figur
 def verification(path: Path) -> Figures:
     """Read what ``verify --json`` wrote of one bench."""
     (result,) = read_json(path)["results"]
-    rows = {row["figure"]: row for row in result["figures"] if not row["target"]}
+    rows = {row["figure"]: row for row in result["rows"] if not row["target"]}
     step = rows["EER by the step rule"]["value"]
     figures: Figures = {"d'": rows["d′"]["value"], "EER step": step}
     names = {"AUC": "AUC", "EER": "EER on the ROC hull", "norm mean": "norm, insightface’s “XNorm”"}
@@ -74,18 +74,21 @@ def verification(path: Path) -> Figures:
         if row := rows.get(figure):
             figures |= {name: row["value"], **limits(name, [row["low"], row["high"]])}
     for name in ("accuracy", "insightface"):
-        if found := result[name]:
+        if found := result["folds"].get(name):
             figures |= {f"{name} {key}": found[key] for key in ("mean", "std", "correct")}
-            figures |= limits(name, found["interval"])
-    for point in result["tpr_at_fpr"]:
-        at = f"at FPR {point['target']}"
-        figures |= {
-            f"TPR {at}": point["tpr"],
-            f"true accepts {at}": point["true_accepts"],
-            f"false accepts {at}": point["false_accepts"],
-            f"threshold {at}": point["threshold"],
-        }
-        figures |= limits(f"TPR {at}", point["tpr_interval"])
+            row = rows["accuracy" if name == "accuracy" else "accuracy as insightface’s"]
+            figures |= limits(name, [row["low"], row["high"]])
+    for row in (row for row in result["rows"] if row["target"]):
+        at = f"at FPR {row['target']}"
+        if row["figure"] == "TPR@FPR":
+            figures[f"TPR {at}"] = row["value"]
+            if row["status"] == "ok":
+                figures[f"true accepts {at}"] = row["numerator"]
+            figures |= limits(f"TPR {at}", [row["low"], row["high"]])
+        elif row["figure"] == "realised FPR":
+            figures[f"false accepts {at}"] = row["numerator"]
+        elif row["figure"] == "threshold":
+            figures[f"threshold {at}"] = row["value"]
     if norm := rows.get("norm SD"):
         figures["norm std"] = norm["value"]
     costs = ("minDCF", "least Cllr", "partial AUC")
@@ -95,9 +98,10 @@ def verification(path: Path) -> Figures:
 def difference(path: Path) -> Figures:
     """Read the paired differences of ``verify --compare --json``."""
     figures: Figures = {}
-    for row in read_json(path)["comparisons"][0]["differences"]:
-        name = "=".join(filter(None, (f"difference of {row['figure']}", row["target"])))
-        figures |= {name: row["difference"], **limits(name, row["interval"])}
+    for row in read_json(path)["comparisons"][0]["rows"]:
+        if row["kind"] == "change":
+            name = "=".join(filter(None, (f"difference of {row['figure']}", row["target"])))
+            figures |= {name: row["value"], **limits(name, [row["low"], row["high"]])}
     return figures
 
 

@@ -27,6 +27,7 @@ from facerec.training.learner import Learner
 from facerec.training.loggers import create_logger
 from facerec.training.trainer import Trainer
 from facerec.training.validation import PackValidator
+from facerec.verification.rows import result_json
 
 OWN = """
 from unittest.mock import MagicMock
@@ -80,7 +81,7 @@ def test_a_logger_of_ones_own_hears_what_metrics_jsonl_has(tmp_path: Path) -> No
     for line in map(json.loads, (folder / "metrics.jsonl").read_text().splitlines()):
         step, kind = line.pop("step"), line.pop("kind")
         if kind == "validation":
-            last, line = line, {"accuracy/toy": line["accuracy"]["mean"]}
+            last, line = line, {"accuracy/toy": line["folds"]["accuracy"]["mean"]}
         written.append(call.log(line, step))
     assert [c for c in calls if c[0] == "log"] == written
     assert [c.args[1] for c in written] == [1, 2, 3, 3, 4, 5, 6, 6, 7, 8, 8]
@@ -88,7 +89,7 @@ def test_a_logger_of_ones_own_hears_what_metrics_jsonl_has(tmp_path: Path) -> No
     ends.append(train(tmp_path, packs="").learner.backbone.state_dict())
     assert len(ends) == 2 and all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
     low, high = (trainer.validator(trainer.final_backbone, p)["toy"] for p in ("bf16", "fp32"))
-    assert low.to_json().items() <= last.items() and not np.array_equal(low.scores, high.scores)
+    assert result_json(low).items() <= last.items() and not np.array_equal(low.scores, high.scores)
 
 
 def test_a_logger_that_fails_is_told_once_and_the_run_goes_on(tmp_path: Path) -> None:

@@ -10,16 +10,20 @@ from helpers.plain_rates import auc, eer_rocch
 from helpers.toy_results import make_result
 
 from facerec.base.errors import MetricError
+from facerec.report.estimate import Estimate
+from facerec.report.tidy import estimate_of, records
 from facerec.statistics.kfold import kfold_accuracy
 from facerec.statistics.rates import tpr_at_fpr
 from facerec.verification import VerificationResult
 from facerec.verification.compare import compare
-from facerec.verification.result import PairedComparison, PairedFigure
+from facerec.verification.result import PairedComparison
 
 
-def row(comparison: PairedComparison, *named: str) -> PairedFigure:
-    """Return the figure of a name and perhaps a target."""
-    return next(row for row in comparison.rows if (row.figure, row.target)[: len(named)] == named)
+def estimates(comparison: PairedComparison, figure: str, target: str = "") -> list[Estimate]:
+    """Return a figure of both results, and their difference."""
+    rows = comparison.rows[(comparison.rows.figure == figure) & (comparison.rows.target == target)]
+    assert rows.model.tolist() == ["A", "B", "B − A"]
+    return [*map(estimate_of, records(rows))]
 
 
 def rescored(result: VerificationResult, scores: np.ndarray) -> VerificationResult:
@@ -54,12 +58,11 @@ def test_differences_are_those_of_the_figures_on_shared_pairs() -> None:
         values[-1] |= {("AUC",): auc(positives, negatives)}
         values[-1] |= {("EER",): eer_rocch(positives, negatives)}
     for named, value in values[0].items():
-        there = row(found, *named)
-        assert (there.first.value, there.second.value) == (value, values[1][named])
-        difference = there.difference
+        one, other, difference = estimates(found, *named)
+        assert (one.value, other.value) == (value, values[1][named])
         assert difference.value == values[1][named] - value
         assert difference.low <= difference.value <= difference.high
-    first = row(found, "accuracy").first
+    first = estimates(found, "accuracy")[0]
     assert first.events / first.total == values[0]["accuracy",]
 
 
@@ -67,12 +70,9 @@ def test_differences_are_those_of_the_figures_on_shared_pairs() -> None:
 def test_order_turns_the_signs_alone(persons: int | None) -> None:
     first, second = two(persons=persons)
     forth, back = compare(first, second), compare(second, first)
-    for a, b in zip(forth.rows, back.rows, strict=True):
-        if a.difference.value is None:
-            continue
-        assert b.difference.value == -a.difference.value
-        one, other = a.difference.interval, b.difference.interval
-        assert (other.low, other.high) == (-one.high, -one.low)
+    changes = [each.rows[each.rows.kind == "change"] for each in (forth, back)]
+    for a, b in zip(*map(records, changes), strict=True):
+        assert (b["value"], b["low"], b["high"]) == (-a["value"], -a["high"], -a["low"])
 
 
 @pytest.mark.parametrize("persons", [40, None])
@@ -80,7 +80,7 @@ def test_figures_of_the_order_alone_do_not_differ(persons: int | None) -> None:
     first = make_result(60, persons=persons)
     found = compare(first, rescored(first, first.scores.astype(np.float64) ** 3 + 2))
     for named in (("TPR@FPR", "1e-1"), ("AUC",), ("EER",)):
-        difference = row(found, *named).difference
+        *_, difference = estimates(found, *named)
         assert (difference.value, difference.interval) == (0, None) and difference.remark
     assert (found.subjects is None) == ("unknown" in found.basis) == (persons is None)
 
@@ -109,21 +109,20 @@ def test_images_are_known_by_their_ids_not_their_numbers() -> None:
     moved = {name: place[getattr(second.pairs, name)] for name in ("first", "second")}
     pairs = replace(second.pairs, **moved, subjects=second.pairs.subjects[order])
     found = compare(first, replace(second, pairs=pairs, items=second.items[order]))
-    assert found.rows == compare(first, second).rows
+    assert found.rows.equals(compare(first, second).rows)
 
 
 def test_json_is_strict_and_whole() -> None:
     found = compare(*two(broken=2))
     figures = json.loads(json.dumps(found.to_json(), allow_nan=False))
-    assert figures["pairs"]["left_out"] == found.left_out
-    assert [each["figure"] for each in figures["differences"]] == [one.figure for one in found.rows]
-    area = figures["differences"][-2]
-    assert area["difference"] == area["second"] - area["first"]
-    assert area["interval"]["low"] == row(found, "AUC").difference.low
-    assert figures["intervals"] == found.basis
+    assert figures["left_out"] == found.left_out
+    assert figures["rows"] == records(found.rows)
+    one, other, change = (each["value"] for each in figures["rows"] if each["figure"] == "AUC")
+    assert change == other - one
+    assert figures["basis"] == found.basis
 
 
 def test_two_subjects_are_too_few_for_an_interval() -> None:
     found = compare(*two(persons=2))
-    area = row(found, "AUC").difference
+    *_, area = estimates(found, "AUC")
     assert area.value is not None and area.interval is None and "too few subjects" in area.remark

@@ -147,7 +147,7 @@ def test_with_persons_intervals_allow_for_dependence() -> None:
     first, second = subjects[0::2], subjects[1::2]
     share = ClusteredShare.from_pairs(accepted, first[~same], second[~same])
     assert point.fpr.interval == share.interval()
-    assert evaluate_embeddings(embeddings, bench).to_json() == known.to_json()
+    assert result_json(evaluate_embeddings(embeddings, bench)) == result_json(known)
 
 
 def test_pairs_without_folds_have_no_accuracy() -> None:
@@ -156,7 +156,7 @@ def test_pairs_without_folds_have_no_accuracy() -> None:
     embeddings = Embeddings(matrix, np.linalg.norm(matrix, axis=1), False)
     result = evaluate_embeddings(embeddings, bench, compat="insightface")
     assert (result.accuracy, result.compatible) == (None, None)
-    assert json.loads(json.dumps(result.to_json(), allow_nan=False))["accuracy"] is None
+    assert json.loads(json.dumps(result_json(result), allow_nan=False))["folds"] == {}
 
 
 def test_failures_keep_their_place_in_the_folds() -> None:
@@ -176,7 +176,7 @@ def test_failures_keep_their_place_in_the_folds() -> None:
     parts = scores[valid], same[valid], fold_indices(200)[valid]
     assert result.accuracy.kfold == kfold_accuracy(*parts)
     assert result.compatible is not None and result.compatible.total == 198
-    listed = result.to_json()["pairs"]["failures"]
+    listed = result_json(result)["pairs"]["failures"]
     assert [failure["pair"] for failure in listed] == [3, 15]
     assert np.isnan(result.scores[[3, 15]]).all()
 
@@ -217,7 +217,7 @@ def test_where_a_few_people_have_most_pairs_each_person_weighs_alike_too(photos:
     first, second = np.triu_indices(who.size, 1)
     pairs = Pairs(first, second, who[first] == who[second], who)
     result = evaluate(score_pairs(matrix, first, second), pairs, name="x")
-    rows = {(row["figure"], row["target"]): row for row in result_json(result)["figures"]}
+    rows = {(row["figure"], row["target"]): row for row in result_json(result)["rows"]}
     alike, each = (rows.get((f"TPR@FPR{end}", "1e-2")) for end in (", people alike", ""))
     assert (alike is None) == (photos == 2)
     if alike is not None:
@@ -244,22 +244,22 @@ def test_json_has_every_figure_and_is_strict() -> None:
     result = run(matrix, same, fpr=["1e-1", "1e-3", "1"])
     text = json.dumps(result_json(result), allow_nan=False)
     figures = json.loads(text)
-    tenth, thousandth, whole = figures["tpr_at_fpr"]
-    point = result.point("1e-1").point
-    assert (tenth["tpr"], tenth["threshold"]) == (point.tpr, point.threshold)
-    assert (tenth["true_accepts"], tenth["positives"]) == (point.true_accepts, 100)
-    assert (tenth["false_accepts"], tenth["negatives"], tenth["fpr_realised"]) == (10, 100, 0.1)
-    assert tenth["tpr_interval"]["assumption"] == "assuming independent comparisons"
-    assert tenth["tpr_interval"]["low"] < point.tpr < tenth["tpr_interval"]["high"]
-    assert tenth["resolvable"] and not tenth["reliable"]
+    rows = {(row["figure"], row["target"]): row for row in figures["rows"]}
+    point, tenth = result.point("1e-1"), rows["TPR@FPR", "1e-1"]
+    limits = point.tpr.value, point.tpr.low, point.tpr.high
+    assert (tenth["value"], tenth["low"], tenth["high"]) == limits
+    assert (tenth["numerator"], tenth["denominator"]) == (point.point.true_accepts, 100)
+    realised = rows["realised FPR", "1e-1"]
+    assert (realised["numerator"], realised["denominator"], realised["value"]) == (10, 100, 0.1)
+    assert rows["threshold", "1e-1"]["value"] == point.point.threshold
+    assert "few errors" in tenth["remark"]
     # What cannot be resolved is no number.
-    assert (thousandth["tpr"], thousandth["tpr_interval"]) == (None, None)
-    assert not thousandth["resolvable"]
-    assert (whole["tpr"], whole["threshold"]) == (1.0, "-inf")
-    assert figures["accuracy"]["mean"] == result.accuracy.value
-    assert figures["accuracy"]["interval"]["low"] == result.accuracy.interval.low
-    assert len(figures["accuracy"]["thresholds"]) == 10
-    rows = {(row["figure"], row["target"]): row for row in figures["figures"]}
+    assert rows["TPR@FPR", "1e-3"]["status"] == "unresolved"
+    assert rows["TPR@FPR", "1"]["value"] == 1
+    assert rows["accuracy", ""]["value"] == result.accuracy.value
+    assert rows["accuracy", ""]["low"] == result.accuracy.interval.low
+    folds = figures["folds"]["accuracy"]
+    assert folds["mean"] == result.accuracy.value and len(folds["thresholds"]) == 10
     assert rows["EER on the ROC hull", ""]["value"] == result.eer.value
     assert rows["threshold", "1"]["value"] == "-inf"
     assert rows["TPR@FPR", "1e-3"]["value"] is None

@@ -181,7 +181,7 @@ def test_search_as_by_brute_force(data: st.DataObject, size: int, others: int, t
 
 
 def by_key(result: IdentificationResult) -> dict[tuple[str, str, str], dict[str, Any]]:
-    rows = result.to_json()["figures"]
+    rows = result.to_json()["rows"]
     return {
         (row["gallery"], row["figure"], row["target"]): {
             **row,

@@ -82,7 +82,7 @@ def test_json_holds_all_results_and_is_strict(
     assert list(figures["results"]) == list(results)
     for name, result in results.items():
         assert figures["results"][name] == json.loads(json.dumps(result_json(result)))
-    assert figures["comparisons"][0]["differences"][0]["figure"] == "accuracy"
+    assert figures["comparisons"][0]["rows"][0]["figure"] == "accuracy"
     assert set(figures["files"]) == set(read_files(report))
 
 

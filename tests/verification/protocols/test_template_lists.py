@@ -174,6 +174,6 @@ def test_tinyface(tmp_path: Path) -> None:
     # Person 7: its best image has a distractor of the same direction, and a better one above it.
     # Person 9: an image of person 7 has the direction of its mate.
     names = ("gallery", "figure", "target", "numerator", "denominator")
-    found = [tuple(row[name] for name in names) for row in result.to_json()["figures"]]
+    found = [tuple(row[name] for name in names) for row in result.to_json()["rows"]]
     hits = {"1": 0, "2": 1, "5": 2, "20": 2}
     assert found == [("gallery", "rank", rank, hit, 2) for rank, hit in hits.items()]

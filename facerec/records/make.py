@@ -110,11 +110,7 @@ def make_records(
         RecordError: the files cannot hold a name, or cannot be written; or no image can be used.
     """
     images, out = SubjectFolders(Path(folder)), Path(out)
-    if out.resolve().is_relative_to(images.root):
-        raise DatasetError(
-            f"{out}: lies inside the folder of the images, where it would become a subject; "
-            "choose another folder"
-        )
+    check_outside(images, out)
     filled: set[int] = set()
 
     def place(i: int, suffix: str) -> tuple[int, str]:
@@ -133,6 +129,19 @@ def make_records(
     counts = {"left out": len(skipped)}
     written = len(images) - len(skipped)
     return Made(out / "train.rec", written, len(filled), skipped, notes, counts)
+
+
+def check_outside(images: SubjectFolders, out: Path) -> None:
+    """Refuse to write into the folder of the images.
+
+    Raises:
+        DatasetError: ``out`` lies in it.
+    """
+    if out.resolve().is_relative_to(images.root):
+        raise DatasetError(
+            f"{out}: lies inside the folder of the images, where it would become a subject; "
+            "choose another folder"
+        )
 
 
 def apply_proposals(

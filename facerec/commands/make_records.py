@@ -47,7 +47,8 @@ def make_records(
     X.rec copies what is whole of a damaged one.
 
     Args:
-        source: A folder of subject/image.jpg; or a record file or its folder.
+        source: A folder of subject/image.jpg; a Parquet table with the columns image and label,
+            or a folder of such; or a record file or its folder.
         out: Folder to write into; with --repair a new record file.
         unpack: Write the images of a record file into OUT, which must be new or empty.
         repair: Write FILE.idx beside FILE.rec and keep the old one as FILE.idx.old; or with --out
@@ -83,9 +84,10 @@ def make_records(
     with progress_bar(Console(stderr=True)) as progress:
         if photos.align is not None:
             made = _from_photos(source, out, photos, on_error, progress)
-        elif apply is not None:
+        elif apply is not None and out is not None:
             made = make.apply_proposals(source, apply, out, on_error=on_error, progress=progress)
         else:
+            assert out is not None  # as there is no --crops
             write = make.export_folder if unpack else make.make_records
             made = write(source, out, on_error=on_error, progress=progress)
     for cause in made.skipped:

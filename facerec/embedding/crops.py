@@ -83,6 +83,7 @@ def cut_faces(
     """
     cutter, log = _Cutter(photos, how, parts / CROPS), parts / LOG
     begin_job(parts, cutter.job())
+    cutter.folder.mkdir(mode=0o700, exist_ok=True)  # people's faces are for the owner alone
     done = {line["image_id"]: line for line in _read(log)}
     missing = [i for i in range(len(photos)) if photos.name(i) not in done]
     processes = min(how.processes or available_cores(), len(missing) // _SHARE + 1)

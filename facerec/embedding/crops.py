@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from facerec.base.environment import available_cores
 from facerec.base.errors import DatasetError, ImageError, ModelError
+from facerec.base.files import atomic_path, check_no_links
 from facerec.base.libraries import cv2
 from facerec.base.limits import Count, Flags
 from facerec.base.progress import Progress
@@ -83,6 +84,7 @@ def cut_faces(
     """
     cutter, log = _Cutter(photos, how, parts / CROPS), parts / LOG
     begin_job(parts, cutter.job())
+    check_no_links(parts, cutter.folder)
     cutter.folder.mkdir(mode=0o700, exist_ok=True)  # people's faces are for the owner alone
     done = {line["image_id"]: line for line in _read(log)}
     missing = [i for i in range(len(photos)) if photos.name(i) not in done]
@@ -146,9 +148,10 @@ class _Cutter:
         for number in np.flatnonzero(sound).tolist():
             face = f" face {number + 1}" if self.every and len(points) > 1 else ""
             path = self.folder / f"{name}{face}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
             # Without any loss, so that a crop is what embed --align sees.
-            path.write_bytes(cv2.imencode(".png", crops[number][:, :, ::-1])[1].tobytes())
+            encoded = cv2.imencode(".png", crops[number][:, :, ::-1])[1].tobytes()
+            with atomic_path(path, DatasetError, private=True) as temporary:
+                temporary.write_bytes(encoded)
         kind = "several faces" if len(points) > 1 else "one face"
         counts = {"faces": len(points), "crops": int(sum(sound)), "refused": int(sum(~sound))}
         return {**line, "result": kind if any(sound) else "refused", **counts, "reason": ""}

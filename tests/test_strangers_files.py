@@ -133,6 +133,7 @@ ELSEWHERE = {
     "comparison/finals.py", "records/make.py", "records/packs.py", "records/recordio.py",
     "training/distillation.py",  # all of these below a temporary name that has another name there
     "comparison/own_losses.py", "export/consumers.py",  # into memory
+    "embedding/crops.py",  # a log, where no link is
 }  # fmt: skip
 """Where files are written by other calls than those on a path called ``temporary``."""
 

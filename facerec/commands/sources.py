@@ -126,7 +126,7 @@ def open_set(
     from facerec.verification.bench import INFERRED, folders_of
     from facerec.verification.templates import TemplateBench
 
-    if kind != "bench" and (wrong := other_kind(Path(path))):
+    if kind == "images" and (wrong := other_kind(Path(path))):
         raise DatasetError(wrong)
     if kind == "images":
         folder = FolderImages(Path(path))

@@ -8,19 +8,17 @@ shards, are read as one.
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from facerec.base.errors import DatasetError, FacerecError
-from facerec.base.files import check_regular, parse_json, read_file
+from facerec.base.errors import DatasetError
+from facerec.base.files import parse_json, read_file
 from facerec.base.large_arrays import empty
-from facerec.base.libraries import needed
 from facerec.embedding.check import (
     BLOCK,
     IDS,
@@ -32,7 +30,7 @@ from facerec.embedding.check import (
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.space import Space
 from facerec.records.images import text_array
-from facerec.records.shards import is_pattern, shard_paths
+from facerec.records.shards import is_pattern, reading_parquet, shard_paths
 
 SUFFIX = ".parquet"
 JOB_FILE = "job.json"
@@ -180,29 +178,6 @@ def _opened(path: Path) -> Any:
 
     # A buffer, as else a whole row group is read at once, which may be a whole file.
     return pq.ParquetFile(path, buffer_size=1 << 20)
-
-
-@contextlib.contextmanager
-def reading_parquet(path: Path) -> Iterator[None]:
-    """Word what goes wrong while a table is read or written.
-
-    Raises:
-        DatasetError: anything did.
-        MissingExtraError: pyarrow is not installed.
-    """
-    try:
-        if path.exists():
-            check_regular(path)
-        with needed("'facerec[parquet]'", str(path)):
-            yield
-    except FacerecError:
-        raise
-    # Damaged files end in errors of many kinds.
-    except Exception as problem:
-        raise DatasetError(
-            f"{path}: the table cannot be read or written ({type(problem).__name__}: "
-            f"{str(problem)[:200]}); check the file, or write it again"
-        ) from problem
 
 
 def write_parquet(path: Path, embeddings: Embeddings, note: Mapping[str, Any]) -> None:

@@ -81,27 +81,7 @@ class EmbeddingsWriter:
         """
         names = b"".join(os.fsencode(name) + b"\0" for name in self.ids.tolist())
         ids = hashlib.sha256(names).hexdigest()
-        job = {**job_identity(self.note), "images": len(self.ids), "ids": ids}
-        file = self.folder / "job.json"
-        check_place(self.folder, DatasetError)
-        try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # A kill while job.json was written leaves a hidden file at most.
-            if all(path.name[0] == "." for path in self.folder.iterdir()):
-                write_json(file, job)
-            changed = differences(parse_json(read_file(file, NOTE)), job)
-        except (FileNotFoundError, ValueError, AttributeError) as problem:
-            raise DatasetError(
-                f"{self.folder}: holds no parts of embeddings to go on with ({problem}); choose "
-                "another output file, or remove the folder"
-            ) from problem
-        except OSError as problem:
-            raise DatasetError(full_disk_sentence(self.folder, problem)) from problem
-        if changed:
-            raise DatasetError(
-                f"{self.folder}: holds parts of a job that differs in {', '.join(changed[:4])}; "
-                "run that command again, choose another output file, or remove the folder"
-            )
+        begin_job(self.folder, {**job_identity(self.note), "images": len(self.ids), "ids": ids})
         return self.missing()
 
     def missing(self) -> list[int]:
@@ -189,6 +169,34 @@ class EmbeddingsWriter:
 
     def _file(self, number: int) -> Path:
         return self.folder / f"part-{number:06d}.npz"
+
+
+def begin_job(folder: Path, job: Mapping[str, Any]) -> None:
+    """Make the folder of the parts of a job, or go on with the one that is there.
+
+    Raises:
+        DatasetError: the folder holds parts of another job, or cannot be written.
+    """
+    file = folder / "job.json"
+    check_place(folder, DatasetError)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # A kill while job.json was written leaves a hidden file at most.
+        if all(path.name[0] == "." for path in folder.iterdir()):
+            write_json(file, job)
+        changed = differences(parse_json(read_file(file, NOTE)), job)
+    except (FileNotFoundError, ValueError, AttributeError) as problem:
+        raise DatasetError(
+            f"{folder}: holds no parts of a job to go on with ({problem}); choose another output, "
+            "or remove the folder"
+        ) from problem
+    except OSError as problem:
+        raise DatasetError(full_disk_sentence(folder, problem)) from problem
+    if changed:
+        raise DatasetError(
+            f"{folder}: holds parts of a job that differs in {', '.join(changed[:4])}; run that "
+            "command again, choose another output, or remove the folder"
+        )
 
 
 def job_identity(note: Mapping[str, Any]) -> dict[str, Any]:

@@ -124,8 +124,8 @@ def decode_image(
             raise ImageError(
                 f"{where}: the image is {seen[0]}×{seen[1]} (height×width) where "
                 f"{size[0]}×{size[1]} is needed; give crops of that size"
-                + ", or let --align (insightface, or a YuNet file) cut them out"
-                * has_template(size)
+                + "; facerec make-records PHOTOS --align (insightface, or a YuNet file) cuts them "
+                "out, as --align does where images are embedded" * has_template(size)
             )
     elif stored[0] * stored[1] > MAX_PIXELS:
         raise ImageError(

@@ -21,6 +21,7 @@ from facerec.base.libraries import cv2
 from facerec.base.progress import Progress
 from facerec.records.decode import decode_image, image_kind, image_suffix
 from facerec.records.images import (
+    SUFFIXES,
     LabelledImages,
     OnError,
     SubjectFolders,
@@ -30,6 +31,7 @@ from facerec.records.images import (
 from facerec.records.layout import CLASSES_FILE, RecordImages, read_list, write_image_records
 from facerec.records.proposals import combine, read_proposals
 from facerec.records.recordio import RecordFile, RecordIndex, record_writer, unpack, write_index
+from facerec.records.table_images import TableImages, is_tables
 from facerec.records.training_set import Data, open_images
 
 _SIZE = (112, 112)
@@ -92,14 +94,14 @@ def make_records(
     on_error: OnError = "error",
     progress: Progress | None = None,
 ) -> Made:
-    """Write ``train.rec``, ``.idx``, ``.lst``, ``property`` and ``classes.txt`` from a folder.
+    """Write ``train.rec``, ``.idx``, ``.lst``, ``property``, ``classes.txt`` of a folder or tables.
 
     Subjects become classes in the order of their names. Every image is decoded once, to be sure
     that it can be, and must have 112×112 pixels; JPEGs and PNGs are stored byte for byte. The same
     folder gives the same bytes. All files appear together at the end.
 
     Args:
-        folder: holds ``subject/image.jpg``.
+        folder: holds ``subject/image.jpg``; or see `TableImages`.
         out: folder to write into.
         on_error: whether a bad image stops the work or is left out and listed.
         progress: called with the images done.
@@ -109,22 +111,21 @@ def make_records(
         ImageError: an image is damaged or has another size (``on_error="error"``).
         RecordError: the files cannot hold a name, or cannot be written; or no image can be used.
     """
-    images, out = SubjectFolders(Path(folder)), Path(out)
-    if out.resolve().is_relative_to(images.root):
-        raise DatasetError(
-            f"{out}: lies inside the folder of the images, where it would become a subject; "
-            "choose another folder"
-        )
+    source, out = Path(folder), Path(out)
+    images = TableImages(source, progress) if is_tables(source) else SubjectFolders(source)
+    if isinstance(images, SubjectFolders):
+        check_outside(images, out)
     filled: set[int] = set()
 
     def place(i: int, suffix: str) -> tuple[int, str]:
         label, name = int(images.labels[i]), images.name(i)
         filled.add(label)
-        return label, name + suffix * (suffix_kind(name) in _STORED_AS_PNG)
+        kept = suffix_kind(name) in SUFFIXES and suffix_kind(name) not in _STORED_AS_PNG
+        return label, name + suffix * (not kept)
 
-    rows, classes = range(len(images)), images.names_of_classes()
+    rows, classes = np.argsort(images.labels, kind="stable").tolist(), images.names_of_classes()
     skipped = _write_set(out, images, rows, classes, place, _SIZE, on_error, progress)
-    notes = [*images.notes, *turned_note(images, str(images.root))]
+    notes = [*images.notes, *turned_note(images, str(source))]
     if len(filled) < images.num_classes:
         notes.append(
             f"{images.num_classes - len(filled):,} of {images.num_classes:,} subjects have no "
@@ -133,6 +134,19 @@ def make_records(
     counts = {"left out": len(skipped)}
     written = len(images) - len(skipped)
     return Made(out / "train.rec", written, len(filled), skipped, notes, counts)
+
+
+def check_outside(images: SubjectFolders, out: Path) -> None:
+    """Refuse to write into the folder of the images.
+
+    Raises:
+        DatasetError: ``out`` lies in it.
+    """
+    if out.resolve().is_relative_to(images.root):
+        raise DatasetError(
+            f"{out}: lies inside the folder of the images, where it would become a subject; "
+            "choose another folder"
+        )
 
 
 def apply_proposals(

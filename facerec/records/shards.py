@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
-from facerec.base.errors import DatasetError
+from facerec.base.errors import DatasetError, FacerecError
+from facerec.base.files import check_regular
+from facerec.base.libraries import needed
 
 _BRACES = re.compile(r"\{(?:(\d{1,6})\.\.(\d{1,6})|([^{},]*(?:,[^{},]*)+))\}")
 _STARS = re.compile(r"[*?\[]")
@@ -73,3 +77,26 @@ def _expanded(text: str) -> list[str]:
         names = [str(number).zfill(width) for number in range(int(first), int(last) + 1)]
     rests = _expanded(text[braces.end() :])
     return [f"{text[: braces.start()]}{name}{rest}" for name in names for rest in rests]
+
+
+@contextlib.contextmanager
+def reading_parquet(path: Path) -> Iterator[None]:
+    """Word what goes wrong while a table is read or written.
+
+    Raises:
+        DatasetError: anything did.
+        MissingExtraError: pyarrow is not installed.
+    """
+    try:
+        if path.exists():
+            check_regular(path)
+        with needed("'facerec[parquet]'", str(path)):
+            yield
+    except FacerecError:
+        raise
+    # Damaged files end in errors of many kinds.
+    except Exception as problem:
+        raise DatasetError(
+            f"{path}: the table cannot be read or written ({type(problem).__name__}: "
+            f"{str(problem)[:200]}); check the file, or write it again"
+        ) from problem

@@ -17,6 +17,7 @@ from facerec.records.augment import Augmentation
 from facerec.records.dataset import FaceDataset, Source
 from facerec.records.images import LabelledImages, OnError, SubjectFolders, turned_note
 from facerec.records.layout import RecordImages
+from facerec.records.table_images import TableImages, is_tables
 from facerec.records.tables import TextTable, read_text
 from facerec.records.tar_shards import TarImages, is_tar_shards
 
@@ -26,8 +27,8 @@ class Part(Checked):
     """A further set of training images, read with the layout, label and policy of the first."""
 
     path: Path
-    """A record file (.rec), the folder that holds it, a folder of subject/image.jpg, or WebDataset
-    shards (.tar)."""
+    """A record file (.rec), the folder that holds it, a folder of subject/image.jpg, WebDataset
+    shards (.tar), or Parquet tables."""
 
     weight: Annotated[float, Limits(0.0, 1000.0, above=True)] = 1.0
     """Visits of each image in an epoch, where one of the first set has one; of 0.5 each epoch
@@ -54,7 +55,8 @@ class Data(Checked):
 
     path: Path
     """A record file (.rec), the folder that holds it, a folder of subject/image.jpg, or WebDataset
-    shards: a .tar, a folder of such, or several as in 'shards-{000..009}.tar'."""
+    shards: a .tar, a folder of such, or several as in 'shards-{000..009}.tar'; or so Parquet tables
+    with the columns image and label."""
 
     layout: Literal["auto", "records", "folder", "webdataset"] = "auto"
     """What the path holds; with auto a folder that has a .rec file is taken for records, and one of
@@ -138,6 +140,8 @@ def open_images(path: Path, data: Data, progress: Progress | None = None) -> Lab
     images: LabelledImages
     if data.layout == "webdataset" or (data.layout == "auto" and is_tar_shards(path)):
         images = TarImages(path, progress)
+    elif data.layout == "auto" and is_tables(path):
+        images = TableImages(path, progress)
     elif not path.exists():
         raise DatasetError(f"{path}: there is no such file or folder; check the path")
     elif data.layout == "records" or (

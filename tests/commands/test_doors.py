@@ -21,7 +21,7 @@ from tests.commands.conftest import Refused
         ("verify_scores", "s.csv", b"label,cosine\n1,.5\n0,.1\n", "label, cosine --columns"),
         ("verify_scores", "s.txt", b"y_true y_score\n1 .5\n", "y_true, y_score --columns"),
         ("verify_scores --columns score=cos", "s.csv", b"label,sim\n1,.5\n", "'cos' sim"),
-        ("make_records --out o", "x.parquet", b"PAR1", "Parquet read_parquet photos"),
+        ("make_records --out o --unpack", "x.parquet", b"PAR1", "Parquet make-records"),
         ("make_records --out o", "x.tar.gz", b"\x1f\x8b\x08", "gunzip"),
         ("make_records --out o --unpack", "x.zip", b"PK\3\4", "unzip"),
         ("make_records --out o --unpack", "x.lst", b"0\t0\ta.jpg\n", "x.rec"),

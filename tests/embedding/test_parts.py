@@ -115,8 +115,8 @@ def test_wrong_or_damaged_parts(tmp_path: Path) -> None:
         first.finish()
     assert not first.path.exists()
     (first.folder / "job.json").unlink()
-    with pytest.raises(DatasetError, match="holds no parts of embeddings to go on with"):
+    with pytest.raises(DatasetError, match="holds no parts of a job to go on with"):
         first.begin()
     (first.folder / "job.json").write_bytes(b"damaged")
-    with pytest.raises(DatasetError, match="holds no parts of embeddings to go on with"):
+    with pytest.raises(DatasetError, match="holds no parts of a job to go on with"):
         first.begin()

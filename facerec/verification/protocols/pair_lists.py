@@ -8,14 +8,14 @@ import itertools
 import os
 import re
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from facerec.base.errors import DatasetError
-from facerec.embedding.parquet import reading_parquet
 from facerec.records.images import MemoryImages, text_array
+from facerec.records.shards import reading_parquet, shard_paths
 from facerec.report.words import counted
 from facerec.verification.bench import Bench, contiguous_folds, folders_of
 from facerec.verification.protocols.lists import (
@@ -30,6 +30,9 @@ from facerec.verification.protocols.lists import (
     read_matches,
 )
 from facerec.verification.protocols.matlab import many, read_mat
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 HEADERS = ("target", "label", "issame", "is_same", "decision", "match", "same", "genuine", "mated")
 """Names of the column of labels, of which the first that is there counts."""
@@ -419,7 +422,9 @@ def read_parquet_pairs(path: Path, images: Path | None) -> Bench:
     """Read a split ``lfw.parquet`` or ``lfw-00000-of-00002.parquet`` with ten contiguous folds.
 
     Of a split in several files any one stands for all. The columns ``image1`` and ``image2`` hold
-    bytes, alone or with their path; ids number the distinct images.
+    bytes, alone or with their path; ids number the distinct images. CVLface's tables have a row an
+    image in place of a pair, ``image``, ``index`` and ``is_same``; ``path`` may then, too, be the
+    folder that `datasets` saved them in (``data-*.arrow``).
 
     Raises:
         DatasetError: the table lacks the columns, or a cell has another content.
@@ -433,11 +438,23 @@ def read_parquet_pairs(path: Path, images: Path | None) -> Bench:
     if shard:
         numbers = (f"-{i:05d}-of-{shard[2]}" for i in range(int(shard[2])))
         files = [path.with_stem(SHARD.sub(number, path.stem)) for number in numbers]
+    elif path.is_dir():
+        files = shard_paths(path, ".arrow") or shard_paths(path, ".parquet")
     numbered: dict[bytes, int] = {}
-    table = PairList()
+    table, frames = PairList(), []
     for file in files:
         with reading_parquet(file):
-            frame = pd.read_parquet(file)
+            if file.suffix == ".arrow":
+                import pyarrow as pa
+
+                with pa.memory_map(str(file)) as mapped, pa.ipc.open_stream(mapped) as stream:
+                    frames.append((file, stream.read_all().to_pandas()))
+            else:
+                frames.append((file, pd.read_parquet(file)))
+    if frames and all({"image", "index"} <= {*frame} for _, frame in frames):
+        frames = [(path, _pairs_of_rows(path, pd.concat([frame for _, frame in frames])))]
+    columns: list[str] = []
+    for file, frame in frames:
         label = next((own for name in HEADERS for own in frame if own == name), "label")
         columns = ["image1", "image2", label, *({"fold"} & {*frame})]
         if not {*columns} <= {*frame}:
@@ -454,10 +471,32 @@ def read_parquet_pairs(path: Path, images: Path | None) -> Bench:
     return table.bench(
         SHARD.sub("", path.stem),
         MemoryImages(path, list(table.names), list(numbered)),
-        file_source(path.parent if shard else path, "parquet", files if shard else ()),
+        file_source(
+            path.parent if shard else path, "parquet", files if shard or path.is_dir() else ()
+        ),
         ten_folds=len(columns) == 3,
         subject_of=None,
     )
+
+
+def _pairs_of_rows(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return CVLface's rows as pairs: indices 2i and 2i + 1 are pair i, and both have its label."""
+    import pandas as pd
+
+    label = next((name for name in HEADERS if name in rows), None)
+    rows = rows.sort_values("index", ignore_index=True)
+    if (
+        label is None
+        or len(rows) % 2
+        or (rows["index"] != rows.index).any()
+        or (rows[label][::2].to_numpy() != rows[label][1::2].to_numpy()).any()
+    ):
+        raise DatasetError(
+            f"{path}: its {len(rows):,} rows are no pairs: the columns are image, index (0, 1, …, "
+            "each once) and is_same, alike in rows 2i and 2i + 1; get the whole table"
+        )
+    sides = {f"image{side + 1}": rows["image"][side::2].tolist() for side in (0, 1)}
+    return pd.DataFrame({**sides, "label": rows[label][::2].tolist()})
 
 
 def _encoded(cell: Any, where: str) -> bytes:

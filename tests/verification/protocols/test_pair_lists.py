@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 from helpers.examples import examples
 from helpers.pair_lists import NamedPair, draw, make_agedb, make_cfp, named_pairs, write
+from helpers.toy_files import picture
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.io import loadmat
@@ -396,6 +397,37 @@ def test_other_forms_of_flat_lists(tmp_path: Path, form: str) -> None:
 
 
 # ---------------------------------------------------------------- parquet
+
+
+def test_rows_of_single_images_are_pairs_by_their_index(tmp_path: Path) -> None:
+    """CVLface's tables: saved by `datasets` as streams of Arrow, or as Parquet, in any order."""
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    pictures, order = [picture(i) for i in range(8)], [5, 0, 3, 6, 1, 7, 2, 4]
+
+    def write(folder: str, index: list[int], same: list[bool]) -> Path:
+        cells = [{"bytes": pictures[i], "path": None} for i in order]
+        table = pa.table({"image": cells, "index": index, "is_same": same})
+        (tmp_path / folder).mkdir()
+        for number, part in enumerate((table.slice(0, 3), table.slice(3))):
+            name = str(tmp_path / folder / f"data-0000{number}-of-00002")
+            if folder == "arrow":
+                with pa.ipc.new_stream(f"{name}.arrow", part.schema) as stream:
+                    stream.write_table(part)
+            else:
+                pq.write_table(part, f"{name}.parquet")
+        return tmp_path / folder
+
+    same = [i // 2 % 2 == 0 for i in order]
+    for folder in ("arrow", "parquet"):
+        bench = read_pairs(write(folder, order, same), "parquet")
+        assert bench.pairs.issame.tolist() == [True, False, True, False]
+        sides = zip(bench.pairs.first, bench.pairs.second, strict=True)
+        found = [bench.images.encoded(int(i)) for pair in sides for i in pair]
+        assert found == pictures
+    for name, index, labels in (("a", [0, *order[1:]], same), ("b", order, [*same[1:], True])):
+        with pytest.raises(DatasetError, match="8 rows are no pairs"):
+            read_pairs(write(name, index, labels), "parquet")
 
 
 def test_parquet_in_two_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -429,6 +429,8 @@ def open_engine(
             f"{file.where}: there is no engine {engine!r} for {precision} on {device!r}; "
             "onnxruntime computes a file as it is on cpu or cuda, openvino in fp32 or bf16 on cpu"
         )
+    # OpenVINO takes slopes of one axis for those of channels; the standard, for those of the width.
+    file = replace(file, content=without_prelu(file.content, least_axes=2) or file.content)
     # Without OpenVINO the engine says what to install.
     one_by_one = there and not _try_openvino(file, precision)
     opened = OpenVinoEngine(file, precision)

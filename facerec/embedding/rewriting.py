@@ -5,7 +5,7 @@ from __future__ import annotations
 from facerec.embedding.onnx_file import constants_of
 
 
-def without_prelu(content: bytes) -> bytes | None:
+def without_prelu(content: bytes, least_axes: int = 0) -> bytes | None:
     """Return a file with each PReLU as ``a·x + (1 − a)·Relu(x)``; None if it has none.
 
     onnxruntime 1.31 has no PReLU in its blocked channel layout: each one costs two reorders, and
@@ -15,6 +15,7 @@ def without_prelu(content: bytes) -> bytes | None:
 
     Args:
         content: a file that passed the checks.
+        least_axes: PReLUs whose slopes have so many axes or more keep their form, unless it is 0.
     """
     import onnx
     from onnx import numpy_helper
@@ -26,7 +27,7 @@ def without_prelu(content: bytes) -> bytes | None:
     del graph.node[:]
     for node in nodes:
         slope = constants.get(node.input[1]) if node.op_type == "PRelu" else None
-        if slope is None:
+        if slope is None or 0 < least_axes <= len(slope.dims):
             graph.node.append(node)
             continue
         (given, stored), (made,) = node.input, node.output

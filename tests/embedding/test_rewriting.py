@@ -73,6 +73,14 @@ def test_slopes_of_every_shape(slope: Any, on: str) -> None:
     assert np.abs(found - wanted).max() <= 1e-5 * np.linalg.norm(wanted, axis=1).min()
 
 
+@pytest.mark.parametrize(("slope", "on"), SLOPES)
+def test_openvino_takes_slopes_as_the_standard_has_them(slope: Any, on: str) -> None:
+    pytest.importorskip("openvino")
+    file = sloped(slope, on)
+    wanted, found = (open_engine(file, name).run(pixels(2)) for name in ("onnxruntime", "openvino"))
+    assert np.abs(found - wanted).max() <= 1e-5 * np.linalg.norm(wanted, axis=1).min()
+
+
 @pytest.mark.usefixtures("faster")
 @pytest.mark.parametrize(
     "file",

@@ -178,7 +178,7 @@ class Tile:
 
 def _lower(values: NDArray[np.floating], rounded: float) -> NDArray[np.floating]:
     """Return what scores are at least, once rounding took its part."""
-    return values - rounded * np.abs(values) if rounded else values
+    return values * (1 - rounded * np.sign(values)) if rounded else values  # infinite ones stay
 
 
 K = TypeVar("K", bound=Callable[[Tile], None])

@@ -19,8 +19,6 @@ from facerec.base.limits import Count, Flags
 from facerec.base.progress import Progress
 from facerec.embedding.align import Detector, NotAcquiredError, align_face, parse_align
 from facerec.embedding.extraction import extract
-from facerec.embedding.loading import load_model
-from facerec.embedding.parts import begin_job, job_identity
 from facerec.records.decode import decode_image
 from facerec.records.images import OnError, SubjectFolders
 from facerec.records.processes import process_pool
@@ -82,6 +80,8 @@ def cut_faces(
         ImageError: a photo cannot be read (``on_error="error"``).
         ModelError: a detector or a model that cannot be used, or has no limit of the face score.
     """
+    from facerec.embedding.parts import begin_job  # with scipy, which flags do without
+
     cutter, log = _Cutter(photos, how, parts / CROPS), parts / LOG
     begin_job(parts, cutter.job())
     check_no_links(parts, cutter.folder)
@@ -109,6 +109,8 @@ class _Cutter:
     """Cuts the faces out of photos, into files below a folder."""
 
     def __init__(self, photos: SubjectFolders, how: FaceCrops, folder: Path) -> None:
+        from facerec.embedding.loading import load_model
+
         self.photos, self.every, self.folder = photos, how.faces == "all", folder
         aligner = parse_align(how.align, how.align_threshold)
         assert aligner is not None
@@ -123,6 +125,8 @@ class _Cutter:
 
     def job(self) -> Line:
         """Return what makes a job another one, as JSON types."""
+        from facerec.embedding.parts import job_identity
+
         known = None if self.model is None else self.model.describe()
         limit = None if self.known is None else self.known.limit
         about = {"align": self.aligner.describe(), "model": known, "limit": limit}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -11,9 +12,11 @@ from numpy.typing import NDArray
 
 from facerec.base.errors import DatasetError
 from facerec.galleries.contact_sheet import Face
-from facerec.galleries.grouping import Grouping
 from facerec.records.tables import TextTable
 from facerec.report.table import Cell, Table
+
+if TYPE_CHECKING:  # enrolment by a table needs no torch
+    from facerec.galleries.grouping import Grouping
 
 COLUMNS = ("photo", "box", "group", "doubt", "subject_id", "must", "cannot", "remark")
 """Beside image_id."""

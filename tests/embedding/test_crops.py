@@ -71,7 +71,7 @@ def test_all_faces_and_those_that_the_model_does_not_know(
     odd = source.ids.tolist().index("eva/one.png")
     face = read_face(model, source, odd, Marked())[0]
     model.calibration = model_calibration(faces=refusing(tile_means(face[None])[0]))
-    monkeypatch.setattr(crops, "load_model", lambda path: model)
+    monkeypatch.setattr("facerec.embedding.loading.load_model", lambda path: model)
     status, said = run("--faces", "all", "--crops", "all", "--model", "m.onnx")
     assert status == 0 and "1 refused" in said, said
     names = ["ann/one.png.png", "ann/two.png face 1.png", "ann/two.png face 2.png"]

@@ -17,7 +17,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
         (
             "verify_a_strangers_onnx",
             "trials.verdict.startswith('best: --channels bgr --mean 0 --std 1 ') and parity < 1e-5"
-            " and difference.rows[0].difference.interval.low > 0",
+            " and changes.low.iloc[0] > 0",
         ),
         # The planted differences are found, and no rate lies far from its true one.
         (

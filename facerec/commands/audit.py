@@ -93,6 +93,7 @@ def audit(
     data: Path | None = None,
     threshold: Cosine | None = None,
     threshold_from: Path | None = None,
+    quality: str | None = None,
     baseline: Path | None = None,
     compared: tyro.conf.OmitArgPrefixes[Groups] = GROUPS,
     precision: tyro.conf.OmitArgPrefixes[Precision] = PRECISION,
@@ -119,6 +120,8 @@ def audit(
         threshold_from: set the thresholds on other data: embeddings that say who is on the images,
             or labelled scores (.csv); by default on the non-mated pairs of these data. With
             --one-to-many it takes embeddings of more subjects than an audited gallery holds.
+        quality: FILE[:COLUMN], a .csv table of quality scores by another program, as OFIQ's, higher
+            is better: they are held against errors beside the raw norms.
         baseline: embeddings of the same images by another model, such as one trained without SEC:
             say what changed, paired on the same images.
         compared: whose groups are compared, and what tables call their columns.
@@ -132,6 +135,7 @@ def audit(
     from facerec.fairness.one_to_many import OtherSubjects, SearchPlan
     from facerec.fairness.page import check_audit_folder
     from facerec.fairness.rates import fix_on_all_pairs
+    from facerec.records.quality import read_quality
 
     console = Console(highlight=False)
     check_audit_folder(out)
@@ -155,6 +159,11 @@ def audit(
     inputs = files_read(
         embeddings=embeddings, attributes=attributes, calibration=threshold_from, baseline=baseline
     )
+    qualities = None
+    if quality is not None:
+        assert audited.ids is not None  # readers of files see to that
+        qualities = read_quality(quality, audited.ids)
+        inputs += files_read(quality=qualities.path)
     model = audited.note.get("model", {})
     about = {key: model.get(key) for key in ("name", "sha256", "preprocessing")}
     inputs[0] |= {"images": len(audited.vectors), "flip": audited.flip, "model": about}
@@ -178,6 +187,7 @@ def audit(
             baseline=other,
             searches=plan,
             others=others,
+            quality=qualities,
             inputs=inputs,
             source=str(embeddings),
             progress=show,

@@ -34,6 +34,9 @@ class Figures(Flags):
     """With it, a .csv file with the columns image_id and subject_id, and that of --group."""
     group: str | None = None
     """A column of that file: the calibration is judged between people of each group too."""
+    quality: str | None = None
+    """FILE[:COLUMN], a .csv table of quality scores of the images by another program, as OFIQ's,
+    higher is better: the FNMR as mated pairs of the lowest are left out, as by raw norm."""
     out: Path | None = None
     """Folder for report.html, report.json, tables and figures."""
     json: Path | None = None
@@ -77,6 +80,7 @@ def tell(first: Verified, second: Verified | None, figures: Figures, console: Co
     """Print one side, or two and their differences, and write what was asked for."""
     from facerec.verification.calibration import judge
     from facerec.verification.compare import compare
+    from facerec.verification.discard import discard_by
     from facerec.verification.page import write_report
     from facerec.verification.report import print_comparison, print_identification, print_result
     from facerec.verification.rows import result_json
@@ -90,6 +94,9 @@ def tell(first: Verified, second: Verified | None, figures: Figures, console: Co
                     raise MetricError("scores alone name no images, so --group cannot be looked up")
                 _, groups, _ = read_members(figures.subjects, result.items, figures.group)
             first.results[name] = judge(result, known, figures.calibration, groups)
+    if figures.quality is not None:
+        for name, result in first.results.items():
+            first.results[name] = discard_by(result, figures.quality)
     others = {} if second is None else second.results
     comparisons = {name: compare(first.results[name], other) for name, other in others.items()}
     searches = [*first.searches, *(second.searches if second else ())]

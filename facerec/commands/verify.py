@@ -90,6 +90,8 @@ def verify(
     from facerec.embedding.loading import newest_run
     from facerec.embedding.torch_model import TorchModel
     from facerec.galleries.known_overlaps import given_overlap, training_overlaps, without_known
+    from facerec.records.quality import read_quality
+    from facerec.verification import Bench
 
     # Whatever can be wrong is found before minutes of embedding.
     settings = {"fpr": figures.check()}
@@ -126,6 +128,10 @@ def verify(
         others, said = without_known(each, known)
         print_notes(said, console)
         variants.append((each, others))
+        if figures.quality is not None:  # what does not fit is refused before minutes of work
+            if not isinstance(each, Bench):
+                raise MetricError(f"{each.name}: it compares templates; --quality is of images")
+            read_quality(figures.quality, each.images.ids)
     sides = []
     for source, about in sources:
         side = Verified()

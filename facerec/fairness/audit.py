@@ -8,6 +8,7 @@ that says why.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,7 @@ from facerec.fairness.rates import (
     listed_rates,
 )
 from facerec.fairness.result import DEFAULTS, Audit, AuditSettings
+from facerec.records.quality import Quality
 from facerec.report.estimate import Estimate
 from facerec.report.tidy import tidy
 from facerec.report.words import UNRESOLVED
@@ -80,6 +82,7 @@ def audit_embeddings(
     baseline: Embeddings | None = None,
     searches: SearchPlan | None = None,
     others: OtherSubjects | None = None,
+    quality: Quality | None = None,
     inputs: Sequence[Mapping[str, Any]] = (),
     source: str = "the embeddings",
     progress: Progress | None = None,
@@ -96,6 +99,7 @@ def audit_embeddings(
             attribute are stated.
         searches: also audit identification (1:N) in this way.
         others: on whom its thresholds are set, by default on the audited subjects.
+        quality: of the images of the embeddings, held against errors as the norms are.
         inputs: the files behind all this, for the report.
         source: names the embeddings in errors.
         progress: called with what is being done, the steps that are done and the steps in all.
@@ -147,8 +151,13 @@ def audit_embeddings(
             grouping.name, errors, settings.replicates, settings.seed, first=not number
         )
     at = working_threshold(tidy(rows), shown[0].name)
+    measured = {names.NORMS: joined}
+    if quality is not None:
+        measured[names.QUALITY] = replace(joined, norms=quality.values)
+        notes.append(f"{quality.note[0].upper()}{quality.note[1:]}.")
     for grouping, errors in zip(shown, counted, strict=True):
-        rows += _norm_error_rows(grouping, errors, mated, joined, at)
+        for of, known in measured.items():
+            rows += _norm_error_rows(grouping, errors, mated, known, at, of)
     protocol = None
     if searches is not None:
         try:
@@ -363,8 +372,9 @@ def _norm_error_rows(
     mated: tuple[NDArray[np.floating], NDArray[np.int64]] | None,
     joined: Joined,
     at: names.At,
+    of: str,
 ) -> list[names.Row]:
-    """Return what norms have to do with errors of mated pairs at the threshold of a target.
+    """Return what norms, or a quality, have to do with errors of mated pairs at a threshold.
 
     ``mated`` are scores and sides of mated pairs, None where there are too many.
     """
@@ -376,10 +386,11 @@ def _norm_error_rows(
             raise MetricError("no target has a threshold on these data")
         if mated is None:
             raise MetricError(f"there are more than {MOST_MATED:,} mated pairs")
-        found = norm_errors(grouping, *mated, joined.norms, joined.subjects, fixed[0])
+        found = norm_errors(grouping, *mated, joined.norms, joined.subjects, fixed[0], of)
         return list(found)
     except MetricError as problem:
-        return [names.row(grouping.name, names.AREA, Estimate(None, remark=str(problem)))]
+        lacking = Estimate(None, remark=str(problem))
+        return [names.row(grouping.name, names.AREA, lacking, at=names.At(basis=of))]
 
 
 def _change_rows(

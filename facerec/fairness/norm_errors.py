@@ -17,17 +17,10 @@ from facerec.fairness import rows as names
 from facerec.fairness.groupings import ALL_GROUPS, Grouping
 from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import ClusteredShare
-from facerec.statistics.discard import error_versus_discard
-from facerec.statistics.operating_points import allowed_accepts
+from facerec.statistics.discard import DISCARD_SHARES, PARTIAL_AREA, error_versus_discard
 
 BINS = 10
 """Bins of the norm with equally many mated pairs."""
-
-DISCARD_SHARES = ("0.01", "0.05", "0.10", "0.20")
-"""Shares of the mated pairs, those of the lowest norms, that are left out."""
-
-PARTIAL_AREA = "0.20"
-"""Share discarded up to which the area under a curve is taken."""
 
 
 def mated_pairs(subject: ArrayLike) -> NDArray[np.int64]:
@@ -56,6 +49,7 @@ def norm_errors(
     norms: NDArray[np.float64],
     subject: NDArray[np.int64],
     threshold: float,
+    of: str = names.NORMS,
 ) -> Iterator[names.Row]:
     """Relate the norms of mated pairs to their errors, by group and at last of all groups.
 
@@ -70,6 +64,7 @@ def norm_errors(
         norms: raw norm of each image, ``(N,)``, NaN where there is none.
         subject: code of the subject on each image, ``(N,)``.
         threshold: global one; a pair is an error below it.
+        of: what ``norms`` are, `rows.NORMS` or a quality of the images, `rows.QUALITY`.
 
     Raises:
         MetricError: no pair has a score, norms and a group.
@@ -77,14 +72,14 @@ def norm_errors(
     quality = norms[sides].min(axis=0)  # NaN if one of them is
     used = (grouping.codes[sides] >= 0).all(axis=0) & ~np.isnan(scores) & ~np.isnan(quality)
     if not used.any():
-        raise MetricError(f"none of {scores.size} mated pairs has a score, norms and a group")
+        raise MetricError(f"none of {scores.size} mated pairs has a score, {of} and a group")
     # A float32 score is widened; the threshold is never rounded to it.
     errors = scores[used] < np.float64(threshold)
     quality, who = quality[used], subject[sides[0, used]]
     edges = np.quantile(quality, np.arange(1, BINS) / BINS, method="inverted_cdf")
     tenth = np.searchsorted(edges, quality, side="left")
-    of = grouping.codes[sides[0, used]]
-    members = [*((name, of == code) for code, name in enumerate(grouping.names))]
+    codes = grouping.codes[sides[0, used]]
+    members = [*((name, codes == code) for code, name in enumerate(grouping.names))]
     members.append((ALL_GROUPS, np.ones(errors.size, bool)))
 
     def fnmr(inside: NDArray[np.bool_]) -> Estimate:
@@ -95,14 +90,12 @@ def norm_errors(
         if not inside.any():
             continue
         for number in range(BINS):
-            place = names.At(str(number + 1), names.NORMS)
+            place = names.At(str(number + 1), of)
             found = fnmr(inside & (tenth == number))
-            yield names.row(grouping.name, names.TENTH, found, name, place)
+            yield names.row(grouping.name, names.TENTHS[of], found, name, place)
         curve = error_versus_discard(errors[inside], quality[inside])
         for share in DISCARD_SHARES:
-            allowed = allowed_accepts(share, curve.comparisons)
-            cut = curve.cuts[np.searchsorted(curve.discarded, allowed, side="right") - 1]
-            found = fnmr(inside & (quality >= cut))
-            yield names.row(grouping.name, names.DISCARD, found, name, names.At(share, names.NORMS))
+            found = fnmr(inside & (quality >= curve.cut(share)))
+            yield names.row(grouping.name, names.DISCARDS[of], found, name, names.At(share, of))
         area = Estimate(curve.area(PARTIAL_AREA), unit="area")
-        yield names.row(grouping.name, names.AREA, area, name)
+        yield names.row(grouping.name, names.AREA, area, name, names.At(basis=of))

@@ -44,7 +44,7 @@ _MOST_SIZES = 4
 """Groups of an attribute whose sizes are said one by one."""
 _MOST_PAIRS = 3
 """Pairs of groups whose δ a page shows."""
-_ALIKE = ("FNMR", names.TENTH, names.DISCARD)
+_ALIKE = ("FNMR", *names.TENTHS.values(), *names.DISCARDS.values())
 """Means over people, of which the counts of pairs are no quotient."""
 
 _TERMS = {
@@ -130,7 +130,7 @@ def page_files(audit: Audit, command: str) -> dict[str, bytes]:
     }
     on_screen = {
         "How far the groups lie apart": block("apart", "norms", "all_rates"),
-        "Does the norm matter here?": block("norm_and_errors"),
+        "Does the norm matter here?": block("norm_and_errors", "quality_and_errors"),
         "Identification": block("searches"),
         "Against the baseline": [*block("changes"), *(_listed(READING) * ("changes" in shown))],
         "Terms": [Terms(_TERMS)],
@@ -199,16 +199,19 @@ def tables(audit: Audit) -> Iterator[tuple[str, Table]]:
     yield "apart", _apart(audit)
     if audit.at.target:
         yield "rates", _rates(audit, audit.groupings)
-    if names.select(audit.rows, names.TENTH).size:
+    for of, caption in ((names.NORMS, "Norm and errors"), (names.QUALITY, "Quality and errors")):
+        tenth, left_out = names.TENTHS[of], names.DISCARDS[of]
+        if names.select(audit.rows, tenth).empty:
+            continue
         columns = [
-            ("FNMR, lowest tenth of norms", names.TENTH, names.At("1", names.NORMS)),
-            ("FNMR, highest tenth", names.TENTH, names.At(str(BINS), names.NORMS)),
-            ("FNMR without the lowest 5 %", names.DISCARD, names.At("0.05", names.NORMS)),
-            ("without the lowest 20 %", names.DISCARD, names.At("0.20", names.NORMS)),
-            (names.AREA, names.AREA, names.NOWHERE),
+            (f"FNMR, lowest tenth of {of}", tenth, names.At("1", of)),
+            ("FNMR, highest tenth", tenth, names.At(str(BINS), of)),
+            ("FNMR without the lowest 5 %", left_out, names.At("0.05", of)),
+            ("without the lowest 20 %", left_out, names.At("0.20", of)),
+            (names.AREA, names.AREA, names.At(basis=of)),
         ]
-        table = _by_group(audit, "Norm and errors", columns, audit.groupings, ALL_GROUPS)
-        yield "norm_and_errors", table
+        table = _by_group(audit, caption, columns, audit.groupings, ALL_GROUPS)
+        yield caption.lower().replace(" ", "_"), table
     if found := dict.fromkeys(itertools.chain(*audit.searches.values())):
         columns = [(f"{of}, {at.said}", of, at) for at in found for of in ("FPIR", "FNIR")]
         columns.append((names.RANK_1, names.RANK_1, names.NOWHERE))

@@ -71,12 +71,10 @@ def pictures(audit: Audit) -> Iterator[tuple[str, Figure, str]]:
         places.sort(key=lambda at: at.nominal or 0)
         grid = _grid(rows, grouping, ("FMR", "FNMR"), places)
         yield "rates", _forests(grid), f"{grouping}: FMR and FNMR at the global thresholds."
-    tenths = names.select(rows, names.TENTH, grouping=grouping)
-    if len(tenths):
-        left_out = names.select(rows, names.DISCARD, grouping=grouping)
+    if len(names.select(rows, names.TENTHS[names.NORMS], grouping=grouping)):
         yield (
             "norm_and_errors",
-            _norms_and_errors(tenths, left_out),
+            _norms_and_errors(rows[rows["grouping"] == grouping]),
             f"{grouping}: FNMR by tenth of the norm, and FNMR of what remains as mated pairs of "
             "the lowest norms are left out (error versus discard).",
         )
@@ -168,8 +166,13 @@ def _violins(sample: SubjectNorms, groups: Sequence[str]) -> Figure:
     return figure
 
 
-def _norms_and_errors(tenths: pd.DataFrame, left_out: pd.DataFrame) -> Figure:
-    """Draw FNMR by tenth of the norm, and error versus discard; the last group is all together."""
+def _norms_and_errors(of_grouping: pd.DataFrame) -> Figure:
+    """Draw FNMR by tenth of the norm, and error versus discard; the last group is all together.
+
+    Error versus discard by quality, where there is one, is a line of all groups.
+    """
+    figures = names.TENTHS[names.NORMS], *names.DISCARDS.values()
+    tenths, left_out, by_quality = (names.select(of_grouping, each) for each in figures)
     groups = list(dict.fromkeys(tenths["group"]))
     figure = Figure(figsize=(_WIDTH, 3.4), layout="constrained")
     left, right = figure.subplots(1, 2)
@@ -184,9 +187,12 @@ def _norms_and_errors(tenths: pd.DataFrame, left_out: pd.DataFrame) -> Figure:
             if style is not shown[-1]:
                 ends = found["low"], found["high"]
                 axes.fill_between(at, *ends, color=style.colour, alpha=0.12, linewidth=0)
+    if len(found := by_quality[by_quality["group"] == ALL_GROUPS]):
+        right.plot(found["target"].astype(float), found["value"], "+:", color="0.2")
+        shown.append(Style("all, by quality", "0.2", "+", ":"))
     ticks = range(1, BINS + 1)
     left.set(xlabel="tenth of the norm of a mated pair", ylabel="FNMR", xticks=ticks)
-    right.set(xlabel="share left out, lowest norms first", ylabel="FNMR of what remains")
+    right.set(xlabel="share left out, lowest first", ylabel="FNMR of what remains")
     percent_axis(right.xaxis)
     for axes in (left, right):
         plain_axes(axes)

@@ -18,10 +18,10 @@ COLUMNS = ("grouping", "group", "other", "model", "basis", *FIGURE)
 its groups, empty for a figure of all of them together, and ``other`` the one that it is held
 against; ``model`` is empty but in a comparison with a baseline; ``target`` is the nominal rate of a
 threshold and ``basis`` whose searches it was set on, or `GIVEN` where ``target`` is the threshold
-itself, or `NORMS` where it is a tenth of the norms or a share of the lowest. What has no value or
-no interval has a ``remark`` saying why."""
+itself, or `NORMS` or `QUALITY` where it is a tenth of these or a share of the lowest. What has no
+value or no interval has a ``remark`` saying why."""
 
-GIVEN, NORMS = "given", "norms"
+GIVEN, NORMS, QUALITY = "given", "norms", "quality"
 BASELINE, NEW, CHANGE = "baseline", "new", "new − baseline"
 """Models of a comparison, and their difference."""
 
@@ -33,8 +33,9 @@ NORM, IMAGE_NORM = "mean norm of subjects", "mean norm of images"
 BETWEEN, WITHIN = "SD of norms between subjects", "SD of norms within subjects"
 ETA2, WELCH, DETECTABLE = "η² of norms", "Welch's F of norms", "detectable η² of norms"
 DELTA = "Cliff's δ of norms"
-# Figures of norms and errors, by tenth of the norm and by the share of the lowest left out.
-TENTH, DISCARD = "FNMR in a tenth of norms", "FNMR without the lowest norms"
+# Figures of norms, or quality, and errors: by tenth, and by the share of the lowest left out.
+TENTHS = {of: f"FNMR in a tenth of {of}" for of in (NORMS, QUALITY)}
+DISCARDS = {of: f"FNMR without the lowest {of}" for of in (NORMS, QUALITY)}
 AREA = "area under error versus discard to 20 %"
 # What groups consist of.
 SUBJECTS, IMAGES, FAILED = "subjects", "images", "not acquired"

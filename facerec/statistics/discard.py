@@ -10,8 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from facerec.statistics.operating_points import Rate, parse_rate
+from facerec.statistics.operating_points import Rate, allowed_accepts, parse_rate
 from facerec.statistics.rates import check_scores
+
+DISCARD_SHARES = ("0.01", "0.05", "0.10", "0.20")
+"""Shares of the comparisons, those of the lowest quality, that are left out."""
+
+PARTIAL_AREA = "0.20"
+"""Share discarded up to which the area under a curve is taken."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,11 @@ class DiscardCurve:
     def comparisons(self) -> int:
         """All comparisons."""
         return int(self.discarded[-1])
+
+    def cut(self, share: Rate) -> float:
+        """Return the least quality that remains when a share of all, at most, is discarded."""
+        allowed = allowed_accepts(share, self.comparisons)
+        return float(self.cuts[np.searchsorted(self.discarded, allowed, side="right") - 1])
 
     def area(self, limit: Rate = 1.0) -> float:
         """Return the area under the steps up to a share discarded (pAUC), 1 for the whole curve.

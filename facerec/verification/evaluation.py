@@ -195,6 +195,7 @@ def evaluate_embeddings(
         result,
         compatible=compatible,
         metrics={**result.metrics, **_norms(embeddings.norms, pairs)},
+        norms=embeddings.norms,
         flip=embeddings.flip,
         align=embeddings.note.get("align"),
         source=bench.source or None,

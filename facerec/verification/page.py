@@ -156,10 +156,8 @@ def write_report(
 
 
 def _of_result(name: str, result: VerificationResult, rows: pd.DataFrame) -> FindingLine:
-    # The finest target that rests on enough errors says most; else the coarsest of all.
-    there = [each.point for each in result.points if each.point.resolvable]
-    detail = ""
-    for point in [point for point in there if point.reliable][-1:] or there[:1]:
+    detail, point = "", result.headline_point
+    if point is not None:
         best = records(rows[(rows.figure == TPR) & (rows.target == point.target)])[0]
         one = Fraction(point.target)
         detail = f"{' '.join(said(best))} of people recognised where {one.numerator:,} in "

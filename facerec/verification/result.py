@@ -179,6 +179,15 @@ class VerificationResult(Result):
     calibration: ScoreCalibration | None = field(default=None, repr=False, compare=False)
     """Made elsewhere, and judged on these pairs; see `facerec.verification.calibration.judge`."""
 
+    norms: NDArray[np.floating] | None = field(default=None, repr=False, compare=False)
+    """Raw norms of the images, ``(m,)``."""
+
+    @property
+    def headline_point(self) -> OperatingPoint | None:
+        """The finest point that rests on enough errors, else the coarsest that is resolvable."""
+        there = [each.point for each in self.points if each.point.resolvable]
+        return next(iter([one for one in there if one.reliable][-1:] or there), None)
+
     def point(self, fpr: Rate) -> TprEstimate:
         """Return the TPR at an FPR that was asked for.
 

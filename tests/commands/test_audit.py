@@ -14,7 +14,7 @@ from pytest import CaptureFixture, MonkeyPatch
 from facerec.commands.audit import main
 from facerec.commands.audit_scores import main as scores_main
 from facerec.embedding.extraction import Embeddings
-from facerec.embedding.file import write_embeddings
+from facerec.embedding.file import read_embeddings, write_embeddings
 from facerec.fairness import rows as names
 from facerec.fairness.attributes import INFERRED
 from facerec.fairness.page import read_rows
@@ -140,6 +140,38 @@ def test_a_group_with_one_kind_of_pairs_is_compared_by_it(
     assert "reaches --threshold" not in text
     scores_main([*flags, "--replicates", "99", "--threshold", "5"])
     assert "no score of S.csv reaches --threshold 5" in capsys.readouterr().out
+
+
+def test_quality_that_holds_the_norms_has_their_figures(
+    workplace: Path, capsys: CaptureFixture
+) -> None:
+    stored = read_embeddings(Path("E.npz"))
+    assert stored.ids is not None
+    lines = [
+        f"{name};{norm!r}" for name, norm in zip(stored.ids, stored.norms.tolist(), strict=True)
+    ]
+    Path("Q.csv").write_text("\n".join(["Filename;UnifiedQualityScore.scalar", *lines]))
+    run("--quality", "Q.csv")
+    assert "no number in the column UnifiedQualityScore.scalar" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    by = {
+        of: [
+            (row["group"], row["target"], row["value"], row["numerator"])
+            for row in read_rows("out/audit.json")
+            if row["basis"] == of
+        ]
+        for of in (names.NORMS, names.QUALITY)
+    }
+    assert by[names.NORMS] == by[names.QUALITY] and len(by[names.NORMS]) == 3 * (10 + 4 + 1)
+    page = Path("out/audit.html").read_text()
+    assert "Quality and errors" in page and "lowest tenth of quality" in page
+    (quality,) = [
+        each
+        for each in json.loads(Path("out/audit.json").read_text())["inputs"]
+        if each["role"] == "quality"
+    ]
+    assert quality["name"] == "Q.csv"
 
 
 @pytest.mark.parametrize(

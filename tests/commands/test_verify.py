@@ -261,3 +261,18 @@ def test_errors_are_sentences(
     before = sorted(workplace.rglob("*"))
     assert refused(main, *arguments).startswith(sentence)
     assert sorted(workplace.rglob("*")) == before
+
+
+def test_quality_of_images_and_refusals(
+    workplace: Path, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
+) -> None:
+    ids = pack_bench("data/lfw/lfw.bin").images.ids
+    assert ids is not None
+    Path("Q.csv").write_text("\n".join(["file;q", *(f"{name};{n}" for n, name in enumerate(ids))]))
+    given = ["--model", "runs/newest", "--bench", "lfw", "--fpr", "0.5", "--quality", "Q.csv"]
+    found = rows(figures(*given))
+    without = "FNMR without the lowest {} % of {}".format
+    assert {without(20, "q"), without(5, "raw norm")} <= {*found}
+    assert f"0 of {len(ids)} images have no number" in " ".join(capsys.readouterr().out.split())
+    Path("S.csv").write_text("1,0.9\n0,0.1\n")
+    assert "scores alone" in refused(verify_scores, "S.csv", "--quality", "Q.csv")

@@ -14,8 +14,9 @@ from scipy.sparse.csgraph import connected_components
 
 from facerec.base.errors import MetricError
 from facerec.fairness.groupings import ALL_GROUPS, Grouping
-from facerec.fairness.norm_errors import DISCARD_SHARES, mated_pairs, norm_errors
-from facerec.fairness.rows import AREA, DISCARD, TENTH, Row
+from facerec.fairness.norm_errors import mated_pairs, norm_errors
+from facerec.fairness.rows import AREA, DISCARDS, NORMS, TENTHS, Row
+from facerec.statistics.discard import DISCARD_SHARES
 
 # Other processes may hold a machine up, so there is no deadline.
 few = settings(max_examples=examples(40), deadline=None)
@@ -48,7 +49,7 @@ class People:
 
 
 def tenths(figures: dict[tuple[str, str], Row]) -> list[Row]:
-    return [figures[TENTH, str(number)] for number in range(1, 11)]
+    return [figures[TENTHS[NORMS], str(number)] for number in range(1, 11)]
 
 
 @few
@@ -82,7 +83,7 @@ def test_tenths_and_discards_are_those_of_a_loop() -> None:
             of_each = [errors[inside & (who == person)].mean() for person in people]
             assert fnmr["value"] == pytest.approx(np.mean(of_each))
         for share in DISCARD_SHARES:
-            fnmr = figures[DISCARD, share]
+            fnmr = figures[DISCARDS[NORMS], share]
             gone = part.sum() - fnmr["denominator"]
             assert 0 <= float(share) * part.sum() - gone < 5  # tied pairs leave together
             kept = part & (faces.quality >= np.sort(faces.quality[part])[gone])
@@ -117,7 +118,7 @@ def test_equal_norms_share_a_tenth_and_nothing_is_left_is_said() -> None:
     faces.norms[:] = 7.0
     everyone = faces.measure()[ALL_GROUPS]
     assert [one["denominator"] for one in tenths(everyone)] == [len(faces.scores), *[0] * 9]
-    totals = {everyone[DISCARD, share]["denominator"] for share in DISCARD_SHARES}
+    totals = {everyone[DISCARDS[NORMS], share]["denominator"] for share in DISCARD_SHARES}
     assert totals == {len(faces.scores)}
     faces.norms[:] = np.nan
     with pytest.raises(MetricError, match="none of 200 mated pairs"):

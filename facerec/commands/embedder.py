@@ -165,7 +165,7 @@ class Embedder(ModelFlags):
         return self.load(self.model)
 
     @property
-    def called(self) -> dict[str, str]:
+    def column_names(self) -> dict[str, str]:
         """What files of embeddings call their columns."""
         return called_columns(self.columns)
 
@@ -262,7 +262,7 @@ class Embedder(ModelFlags):
 
         if is_embeddings(path):
             self.refuse_unused()
-            embeddings = read_embeddings(path, columns=self.called)
+            embeddings = read_embeddings(path, columns=self.column_names)
             print_embeddings(path, embeddings, console)
             return self.known(embeddings, console)
         if not path.exists():

@@ -149,7 +149,7 @@ def pack_bench(path: str | Path) -> Bench:
         names, named_by = folders_of(images.ids), "image names"
     pairs = Pairs(first, second, pack.issame, folds=contiguous_folds(len(pack)))
     pairs, named_by, notes = find_subjects(pairs, len(images), names, named_by)
-    digest = sha256(path) if Path(path).is_file() else hashlib.sha256(pack.data).hexdigest()
+    digest = sha256(path) if Path(path).is_file() else hashlib.sha256(pack.data.data).hexdigest()
     return Bench(
         name=pack.name,
         images=images,

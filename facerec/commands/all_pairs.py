@@ -12,7 +12,7 @@ from facerec.base.defaults import ALL_PAIRS_TARGETS
 from facerec.base.errors import DatasetError
 from facerec.base.files import write_json
 from facerec.base.large_arrays import take
-from facerec.commands.cli import Console, exact_rates, run_command
+from facerec.commands.cli import Console, called_columns, exact_rates, run_command
 from facerec.commands.embedder import print_notes
 from facerec.records.people import read_members
 from facerec.report.progress import progress_bar
@@ -28,6 +28,7 @@ def all_pairs(
     threshold: tuple[float, ...] = (),
     json: Path | None = None,
     device: str = "cpu",
+    columns: tuple[str, ...] = (),
 ) -> None:
     """Compare every image of an embeddings file with every other.
 
@@ -45,6 +46,7 @@ def all_pairs(
             rounded.
         threshold: cosines at which errors are counted; a pair at or above is accepted.
         json: JSON file to write all figures to, and where they come from.
+        columns: what a file of embeddings calls its columns, as id=image_id vector=embedding.
         device: where to compute: auto, cpu, cuda, cuda:1 or mps.
     """
     from facerec.embedding.extraction import constant
@@ -57,7 +59,7 @@ def all_pairs(
 
     fpr = exact_rates(fpr)  # before minutes of work
     console = Console(highlight=False, soft_wrap=True)
-    file = read_embeddings(embeddings)
+    file = read_embeddings(embeddings, columns=called_columns(columns))
     assert file.ids is not None  # the reader sees to that
     names, groups, unused = file.subjects, None, 0
     if subjects is not None:

@@ -35,7 +35,8 @@ class Groups(Flags):
     the first."""
     columns: tuple[str, ...] = ()
     """Columns that the attributes, or a table of scores, call otherwise, as image_id=file,
-    subject_id=person or score=similarity; group=Sex is --group Sex."""
+    subject_id=person or score=similarity; group=Sex is --group Sex, and id, subject and vector are
+    those of embeddings."""
     subject: str = "subject_id"
     """Column of the subject; for attributes of images image_id counts every image as a subject of
     its own."""
@@ -128,6 +129,7 @@ def audit(
         precision: error rates, tests and intervals.
         searches: identification (1:N).
     """
+    from facerec.embedding.check import ROLES
     from facerec.embedding.file import is_embeddings, read_embeddings
     from facerec.embedding.space import Space
     from facerec.fairness.attributes import read_attributes
@@ -140,6 +142,7 @@ def audit(
     console = Console(highlight=False)
     check_audit_folder(out)
     (groups, called), plan = named_columns(compared.columns, compared.group), None
+    stored = {role: called.pop(role) for role in ROLES if role in called}
     settings = precision.settings(threshold)
     if searches != SEARCHES:
         plan = SearchPlan(exact_rates(searches.fpir), searches.reference, precision.seed)
@@ -154,8 +157,8 @@ def audit(
         attributes, groups, subject=compared.subject, allow_inferred=inferred, called=called
     )
     bench = None if pairs is None else _open_pairs(pairs, data)
-    audited = read_embeddings(embeddings)
-    other = None if baseline is None else read_embeddings(baseline)
+    audited = read_embeddings(embeddings, columns=stored)
+    other = None if baseline is None else read_embeddings(baseline, columns=stored)
     inputs = files_read(
         embeddings=embeddings, attributes=attributes, calibration=threshold_from, baseline=baseline
     )
@@ -170,7 +173,7 @@ def audit(
     with progress_bar(console) as show:
         thresholds, others = None, None
         if threshold_from is not None and is_embeddings(threshold_from):
-            apart = read_embeddings(threshold_from)
+            apart = read_embeddings(threshold_from, columns=stored)
             names = f"{threshold_from} and the audited images"
             unknown = NOT_KNOWN if Space.of(apart).compare(Space.of(audited), names) else ""
             others = OtherSubjects.of(apart, threshold_from.name)

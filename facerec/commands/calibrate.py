@@ -84,7 +84,7 @@ def calibrate(
     stored, network, opened = None, None, None
     if embeddings is not None:
         embedder.refuse_unused()
-        stored = read_embeddings(embeddings)
+        stored = read_embeddings(embeddings, columns=embedder.column_names)
         print_embeddings(embeddings, stored, console)
         network = _network_of(stored, embedder, console)
     if bench is not None or people is not None:

@@ -11,7 +11,7 @@ import tyro
 
 from facerec.base.errors import DatasetError
 from facerec.base.files import check_place
-from facerec.commands.cli import Console, run_command
+from facerec.commands.cli import Console, called_columns, run_command
 from facerec.commands.embedder import print_embeddings, print_notes
 from facerec.records.other_kinds import other_kind
 from facerec.records.proposals import write_proposals
@@ -31,6 +31,7 @@ def clean(
     page: Path | None = None,
     across: bool = True,
     device: str = "auto",
+    columns: tuple[str, ...] = (),
 ) -> None:
     """Find wrong labels, people under two labels, classes of two people, and duplicates.
 
@@ -47,6 +48,7 @@ def clean(
             personal data.
         across: Look for duplicates among images of different labels too; it takes time in
             proportion to the square of their number.
+        columns: What a file of embeddings calls its columns, as id=image_id vector=embedding.
         device: Where to compute: auto, cpu, cuda, cuda:1 or mps.
     """
     from facerec.embedding.file import is_embeddings, read_embeddings
@@ -68,7 +70,7 @@ def clean(
             other_kind(source)
             or f"{source}: to compare faces takes their --embeddings, which facerec embed makes"
         )
-    embedded = read_embeddings(stored)
+    embedded = read_embeddings(stored, columns=called_columns(columns))
     print_embeddings(stored, embedded, console)
     labels, titles = embedded.subjects, embedded.ids
     if stored != source:

@@ -192,10 +192,19 @@ def named_columns(
     Raises:
         RecipeError: without ``=``.
     """
+    called = called_columns(values)
+    return listed((*group, called.pop("group", ""))), called
+
+
+def called_columns(values: Collection[str]) -> dict[str, str]:
+    """Return what a table calls columns, from ``NAME=COLUMN`` each.
+
+    Raises:
+        RecipeError: without ``=``.
+    """
     if odd := [value for value in values if not re.fullmatch("[^=]+=.+", value)]:
         raise RecipeError(f"--columns takes NAME=COLUMN, as score=similarity, found {odd[0]!r}")
-    called = dict(value.split("=", 1) for value in values)
-    return listed((*group, called.pop("group", ""))), called
+    return dict(value.split("=", 1) for value in values)
 
 
 def exact_rates(values: Iterable[str]) -> tuple[str, ...]:

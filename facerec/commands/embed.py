@@ -70,6 +70,8 @@ def embed(
     check_place(out, DatasetError, file=True)
     choices: dict[Kind, Any] = {"records": records, "images": images, "bench": bench}
     named = [(kind, path) for kind, path in choices.items() if path is not None]
+    if embedder.columns:
+        raise DatasetError("--columns are those of embeddings, and none are read here")
     if len(named) != 1:
         raise DatasetError("name the images with exactly one of --records, --images and --bench")
     with _ranks() as ranks, contextlib.ExitStack() as claims:

@@ -17,7 +17,7 @@ import tyro
 from facerec.backbones.preprocessing import PerChannel, numbers_words
 from facerec.base.errors import DatasetError, FacerecError
 from facerec.base.limits import Count, Flags
-from facerec.commands.cli import Console, print_first
+from facerec.commands.cli import Console, called_columns, print_first
 from facerec.embedding.align import (
     INSIGHTFACE_PACK,
     MISPLACED,
@@ -140,6 +140,8 @@ class Embedder(ModelFlags):
     lists it as a failure to acquire."""
     batch_size: Count = 64
     """Images that the network computes at once."""
+    columns: tuple[str, ...] = ()
+    """What a file of embeddings calls its columns, as id=file vector=emb subject=person."""
     unchecked: bool = False
     """Take any picture for a face, also those that do not look like the faces that the model was
     calibrated on."""
@@ -161,6 +163,11 @@ class Embedder(ModelFlags):
     def network(self) -> EmbeddingModel:
         """The model, loaded when it is first needed."""
         return self.load(self.model)
+
+    @property
+    def column_names(self) -> dict[str, str]:
+        """What files of embeddings call their columns."""
+        return called_columns(self.columns)
 
     @property
     def worth(self) -> ScoreCalibration | None:
@@ -255,7 +262,7 @@ class Embedder(ModelFlags):
 
         if is_embeddings(path):
             self.refuse_unused()
-            embeddings = read_embeddings(path)
+            embeddings = read_embeddings(path, columns=self.column_names)
             print_embeddings(path, embeddings, console)
             return self.known(embeddings, console)
         if not path.exists():

@@ -67,7 +67,7 @@ def overlap(
         if not path.exists() and not is_pattern(path):
             raise DatasetError(f"{path}: there is no such file or folder; check the path")
         if is_embeddings(path):
-            embeddings = read_embeddings(path)
+            embeddings = read_embeddings(path, columns=embedder.column_names)
             print_embeddings(path, embeddings, console)
             embeddings = embedder.known(embeddings, console)
             known = embeddings.note.get("source")

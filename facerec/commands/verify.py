@@ -111,7 +111,7 @@ def verify(
     known = []
     for path in paths:
         if path == embeddings or is_embeddings(path):
-            stored = read_embeddings(path)
+            stored = read_embeddings(path, columns=embedder.column_names)
             print_embeddings(path, stored, console)
             sources.append((stored, {**stored.note.get("model", {}), "name": path.stem}))
             continue

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +26,43 @@ SUBJECTS = ("subject_id", "subjects", "labels")
 VECTORS = ("embedding", "embeddings", "vectors", "features")
 """Names of columns and arrays; the first that is there counts."""
 
+ROLES = {"id": IDS, "subject": SUBJECTS, "vector": VECTORS}
+"""What these columns are, as ``--columns`` says it."""
+
+Called = Mapping[str, str]
+"""What files of others call them, as ``{"vector": "emb"}``."""
+
 BLOCK = 1 << 14
 """Rows that are in memory at once."""
+
+
+def find_columns(path: Path, there: Collection[str], called: Called) -> list[str | None]:
+    """Return what a file calls ids, subjects and vectors; None where it has no such column.
+
+    Raises:
+        DatasetError: a name that is not there, or of another column than these three.
+    """
+    for role, name in called.items():
+        given, known, kind = (name, there, "column") if role in ROLES else (role, ROLES, "NAME")
+        if given not in known:
+            near = difflib.get_close_matches(given, known, 1, 0.0) or ["none at all"]
+            raise DatasetError(
+                f"{path}: --columns {role}={name}: {given!r} is no {kind} here, the nearest is "
+                f"{near[0][:200]!r}; there are {', '.join(known)[:300]}"
+            )
+    return [
+        called.get(role) or next((name for name in names if name in there), None)
+        for role, names in ROLES.items()
+    ]
+
+
+def missing_column(path: Path, role: str, there: Collection[str]) -> DatasetError:
+    """Return the error that a file has no column, or array, of ids or of vectors."""
+    return DatasetError(
+        f"{path}: {' or '.join(ROLES[role])} is missing (there is "
+        f"{', '.join(there)[:300] or 'nothing'}); say what it is called by --columns {role}=NAME, "
+        "or make the file with facerec embed or facerec enroll --export"
+    )
 
 
 def checked(path: Path, found: Embeddings) -> Embeddings:

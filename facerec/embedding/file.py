@@ -15,6 +15,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,18 @@ import numpy.typing as npt
 from facerec.base.errors import DatasetError
 from facerec.base.files import atomic_path, sha256
 from facerec.base.large_arrays import as_type
-from facerec.embedding.check import FORMAT, IDS, MAX_BYTES, SUBJECTS, VECTORS, checked, parse_note
+from facerec.embedding.check import (
+    FORMAT,
+    IDS,
+    MAX_BYTES,
+    SUBJECTS,
+    VECTORS,
+    Called,
+    checked,
+    find_columns,
+    missing_column,
+    parse_note,
+)
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.lists import KINDS, read_listed
 from facerec.embedding.parquet import SUFFIX, is_shards, list_shards, read_parquet, write_parquet
@@ -68,7 +80,9 @@ def is_embeddings(path: str | Path) -> bool:
     return path.suffix.lower() in (".npz", SUFFIX, ".npy", ".mat", ".list") or is_shards(path)
 
 
-def read_embeddings(path: str | Path, numbered: bool = False) -> Embeddings:
+def read_embeddings(
+    path: str | Path, numbered: bool = False, columns: Called = MappingProxyType({})
+) -> Embeddings:
     """Read an embeddings file without running anything that it may contain.
 
     Vectors of more than some MiB lie on the disk, see `facerec.base.large_arrays`.
@@ -83,6 +97,8 @@ def read_embeddings(path: str | Path, numbered: bool = False) -> Embeddings:
     Args:
         path: of the file.
         numbered: an ``.npz`` of others without ids is taken too; its images are named 0, 1, …
+        columns: what files of others call ``id``, ``subject`` and ``vector``, where it is none of
+            the names above; facerec's own files have their names.
 
     Raises:
         DatasetError: the file is missing, damaged, pickled, too large, or contradicts itself.
@@ -90,9 +106,11 @@ def read_embeddings(path: str | Path, numbered: bool = False) -> Embeddings:
     """
     path = Path(path)
     if path.suffix.lower() in KINDS:
-        return checked(path, read_listed(path))
+        return checked(path, read_listed(path, columns))
     parquet = path.suffix.lower() == SUFFIX or is_shards(path)
-    return checked(path, read_parquet(path) if parquet else _read_npz(path, numbered))
+    return checked(
+        path, read_parquet(path, columns) if parquet else _read_npz(path, numbered, columns)
+    )
 
 
 def embeddings_sha256(path: str | Path) -> str:
@@ -125,9 +143,10 @@ def _write_npz(path: Path, embeddings: Embeddings, note: Mapping[str, Any]) -> N
     write_arrays(path, arrays)
 
 
-def _read_npz(path: Path, numbered: bool) -> Embeddings:
+def _read_npz(path: Path, numbered: bool, columns: Called) -> Embeddings:
     """Read the arrays of known names, after their headers have been held against their sizes."""
     names = {*VECTORS, *IDS, *SUBJECTS, *_FAILURES, *_OPTIONAL, *_SEVERAL, "norms", "note"}
+    names |= {*columns.values()}
     try:
         arrays, members = read_arrays(path, path.stat().st_size, names, MAX_BYTES)
     except (OSError, ArchiveError) as problem:
@@ -137,18 +156,12 @@ def _read_npz(path: Path, numbered: bool) -> Embeddings:
             or f"{path}: no whole .npz file that can be read ({reason or problem}); make it again "
             "with facerec embed"
         ) from problem
-    vectors, ids, subjects = (
-        next((arrays[name] for name in names if name in arrays), None)
-        for names in (VECTORS, IDS, SUBJECTS)
-    )
     own = "note" in arrays
+    ids, subjects, vectors = (
+        arrays.get(name or "") for name in find_columns(path, members, {} if own else columns)
+    )
     if vectors is None or (ids is None and (own or not numbered)):
-        there = ", ".join(sorted(members)[:10])[:200] or "nothing"
-        wanted = " or ".join(VECTORS if vectors is None else IDS)
-        raise DatasetError(
-            f"{path}: the array {wanted} is missing (there is {there}); make the file again with "
-            "facerec embed, or of a gallery with facerec enroll --export"
-        )
+        raise missing_column(path, "vector" if vectors is None else "id", sorted(members))
     if vectors.ndim == 2 and vectors.dtype.kind == "f" and vectors.dtype != np.float32:
         with np.errstate(over="ignore"):  # what overflows is caught as not finite
             vectors = as_type(vectors, np.float32)

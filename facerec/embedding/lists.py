@@ -19,15 +19,16 @@ import numpy.typing as npt
 from facerec.base.errors import DatasetError, message_line
 from facerec.base.files import check_regular, open_file, reading
 from facerec.base.large_arrays import as_type
-from facerec.embedding.check import IDS, SUBJECTS, VECTORS, parse_note
+from facerec.embedding.check import SUBJECTS, Called, find_columns, missing_column, parse_note
 from facerec.embedding.extraction import Embeddings
 from facerec.records.images import text_array
 from facerec.records.tables import TextTable
 
-Found = tuple[list[str], npt.NDArray[Any]]
+Found = tuple[list[str], list[str] | None, npt.NDArray[Any]]
+"""Ids, subjects where known, and vectors."""
 
 
-def read_listed(path: Path) -> Embeddings:
+def read_listed(path: Path, columns: Called) -> Embeddings:
     """Read the embeddings of a file of one of `KINDS`; nothing in it is run.
 
     Raises:
@@ -35,7 +36,7 @@ def read_listed(path: Path) -> Embeddings:
     """
     with reading(path, DatasetError):
         check_regular(path)
-        ids, vectors = KINDS[path.suffix.lower()](path)
+        ids, subjects, vectors = KINDS[path.suffix.lower()](path, columns)
     if vectors.ndim != 2 or vectors.dtype.kind != "f" or len(ids) != len(vectors):
         raise DatasetError(
             f"{path}: {len(ids):,} names for an array {vectors.shape} of {vectors.dtype}; rows of "
@@ -45,15 +46,19 @@ def read_listed(path: Path) -> Embeddings:
         vectors = as_type(vectors, np.float32)
     norms = np.full(len(ids), np.nan, np.float32)
     note = parse_note(path, None)
-    return Embeddings(vectors, norms, None, ids=text_array(ids, str(path)), note=note)
+    names, people = (
+        None if each is None else text_array(each, str(path)) for each in (ids, subjects)
+    )
+    return Embeddings(vectors, norms, None, ids=names, subjects=people, note=note)
 
 
-def _npy(path: Path) -> Found:
+def _npy(path: Path, columns: Called) -> Found:
+    find_columns(path, (), columns)
     names = path.with_suffix(".txt")
     with reading(names, DatasetError, f"write the image ids of {path.name} there, one a line"):
         ids = names.read_text(encoding="utf-8-sig").splitlines()
     try:
-        return ids, np.load(path, mmap_mode="r", allow_pickle=False)
+        return ids, None, np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError, UnicodeDecodeError) as problem:
         raise DatasetError(
             f"{path}: no array of numbers ({message_line(problem)}); save it by numpy.save as "
@@ -61,7 +66,7 @@ def _npy(path: Path) -> Found:
         ) from problem
 
 
-def _mat(path: Path) -> Found:
+def _mat(path: Path, columns: Called) -> Found:
     from scipy.io import loadmat
 
     try:
@@ -70,24 +75,34 @@ def _mat(path: Path) -> Found:
         raise DatasetError(
             f"{path}: no MATLAB file that can be read ({message_line(problem)}); save it by -v7"
         ) from problem
-    ids, vectors = (next((arrays[n] for n in each if n in arrays), None) for each in (IDS, VECTORS))
+    there = [name for name in arrays if name[0] != "_"]
+    ids, subjects, vectors = find_columns(path, there, columns)
     if ids is None or vectors is None:
-        there = ", ".join(name for name in arrays if name[0] != "_")[:200]
+        raise missing_column(path, "vector" if vectors is None else "id", there)
+    texts = (
+        None if name is None else [str(each).rstrip() for each in np.atleast_1d(arrays[name])]
+        for name in (ids, subjects)
+    )
+    return next(texts) or [], next(texts), np.asarray(arrays[vectors])
+
+
+def _csv(path: Path, columns: Called) -> Found:
+    if "vector" in columns:
         raise DatasetError(
-            f"{path}: the array {' or '.join(VECTORS if vectors is None else IDS)} is missing "
-            f"(there is {there}); save it under such a name"
+            f"{path}: in a .csv every number has a column of its own, which are all but the id and "
+            "the subject; leave vector=… out of --columns"
         )
-    return [str(each).rstrip() for each in np.atleast_1d(ids)], np.asarray(vectors)
-
-
-def _csv(path: Path) -> Found:
     table = TextTable(path)
-    name = next((each for each in IDS if each in table.columns), table.columns[0])
-    numbers = [each for each in table.columns if each not in (name, *SUBJECTS)]
-    return _lines(path, table.rows([name, *numbers]))
+    name, subject, _ = find_columns(path, table.columns, columns)
+    name = name or table.columns[0]
+    numbers = [each for each in table.columns if each not in (name, subject, *SUBJECTS)]
+    ids, _, vectors = _lines(path, table.rows([name, *numbers]))
+    people = subject and [fields[0] for _, fields in TextTable(path).rows([subject])]
+    return ids, people or None, vectors
 
 
-def _list(path: Path) -> Found:
+def _list(path: Path, columns: Called) -> Found:
+    find_columns(path, (), columns)
     with open_file(path, "rt", encoding="utf-8-sig") as file:
         lines = ((number, line.split()) for number, line in enumerate(file, start=1))
         return _lines(path, ((number, fields) for number, fields in lines if fields))
@@ -107,7 +122,7 @@ def _lines(path: Path, lines: Iterable[tuple[int, Any]]) -> Found:
         raise DatasetError(
             f"{path}, line {line}: not an image and its numbers ({message_line(problem)}); mend it"
         ) from problem
-    return ids, np.array(rows, np.float32).reshape(len(rows), -1 if rows else 0)
+    return ids, None, np.array(rows, np.float32).reshape(len(rows), -1 if rows else 0)
 
 
 KINDS = {".npy": _npy, ".csv": _csv, ".list": _list, ".txt": _list, ".mat": _mat}

@@ -9,7 +9,7 @@ shards, are read as one.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,9 @@ from facerec.embedding.check import (
     MAX_BYTES,
     SUBJECTS,
     VECTORS,
+    Called,
+    find_columns,
+    missing_column,
     parse_note,
 )
 from facerec.embedding.extraction import Embeddings
@@ -83,7 +86,7 @@ def list_shards(path: Path) -> list[Path]:
     return shards
 
 
-def read_parquet(path: Path) -> Embeddings:
+def read_parquet(path: Path, columns: Called) -> Embeddings:
     """Read a table, or all shards that a path stands for, some thousand rows at a time."""
     shards = list_shards(path)
     total = 0
@@ -112,11 +115,14 @@ def read_parquet(path: Path) -> Embeddings:
             made = Space.of_model(own.get("model"), own["flip"], size)
             (space or made).compare(made, f"{shards[0]} and {shard}")
             note, space = own, made
-            image, subject, listed = _columns(shard, file.schema_arrow.names)
+            names = file.schema_arrow.names
+            image, subject, listed = find_columns(shard, names, columns if text is None else {})
+            if image is None or listed is None:
+                raise missing_column(shard, "vector" if listed is None else "id", names)
             more = [] if text is None else ["norm", "failure"]
-            scored = [SCORE] if text is not None and SCORE in file.schema_arrow.names else []
-            columns = [name for name in (image, subject, listed, *more, *scored) if name]
-            for batch in file.iter_batches(batch_size=BLOCK, columns=columns):
+            scored = [SCORE] if text is not None and SCORE in names else []
+            read = [name for name in (image, subject, listed, *more, *scored) if name]
+            for batch in file.iter_batches(batch_size=BLOCK, columns=read):
                 rows = range(len(ids), len(ids) + batch.num_rows)
                 present, found = _rows(batch.column(listed))
                 if len(found):
@@ -142,19 +148,6 @@ def read_parquet(path: Path) -> Embeddings:
         else None,
         note=note if len(shards) == 1 else {**note, "shards": len(shards)},
     )
-
-
-def _columns(path: Path, header: Collection[str]) -> list[str | None]:
-    """Return the columns of ids, of subjects, and of embeddings."""
-    found = [
-        next((name for name in names if name in header), None) for names in (IDS, SUBJECTS, VECTORS)
-    ]
-    if None in (found[0], found[2]):
-        raise DatasetError(
-            f"{path}: a table of embeddings has the columns {IDS[0]} and {VECTORS[0]}, found "
-            f"{', '.join([*header][:8])[:200]}"
-        )
-    return found
 
 
 def _rows(column: Any) -> tuple[Array, Array]:

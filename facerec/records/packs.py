@@ -1,18 +1,23 @@
-"""Verification packs: encoded image pairs with their labels, ``.bin`` (a pickle) or ``.npz``.
+"""Verification packs: image pairs with their labels, ``.bin`` (a pickle), ``.npz`` or bcolz.
 
 A ``.bin`` is a pickle of ``(bins, issame)`` with ``len(bins) == 2 * len(issame)``, as written by
 ``deepinsight/insightface: src/data/lfw2pack.py`` (Python 2), by its Python 3 copies and by
 ``recognition/arcface_mxnet/common/build_eval_pack.py`` (arrays). Unpickling can run any code, so
 the opcodes are checked before anything is loaded, and the few globals that real packs name are
 replaced by inert stand-ins: not even NumPy's own functions are called with numbers from the file.
+
+A bcolz pack is the folder of an array ``(2n, 3, H, W)`` float32, BGR, (p − 127.5) / 127.5, as old
+face.evoLVe and InsightFace_Pytorch wrote it, with the labels in ``NAME_list.npy`` beside it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
+import math
 import pickle
 import pickletools
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +25,17 @@ from typing import Any
 
 import numpy as np
 
-from facerec.base.errors import PackError
-from facerec.base.files import atomic_path, read_file, reading
+from facerec.base.errors import MissingExtraError, PackError, message_line
+from facerec.base.files import atomic_path, parse_json, read_file, reading
+from facerec.base.libraries import cv2
 from facerec.records.npz import ArchiveError, read_arrays
 
 MAX_PACK_BYTES = 4 << 30
+_CHUNK_BYTES = 1 << 28
+"""Of a bcolz pack, unpacked."""
+
+_SIZES = Path("meta", "sizes")
+
 _REPEATED_BYTES = 1 << 28
 """Images of more bytes together must be mostly different ones."""
 
@@ -86,15 +97,18 @@ class Pack:
 
 
 def read_pack(path: str | Path) -> Pack:
-    """Read a ``.bin`` or ``.npz`` pack without running anything that it may contain.
+    """Read a ``.bin``, ``.npz`` or bcolz pack without running anything that it may contain.
 
     Args:
         path: the pack; its name without suffix becomes the name of the bench.
 
     Raises:
         PackError: the pack is missing, unsafe or malformed.
+        MissingExtraError: a bcolz pack without blosc2.
     """
     path = Path(path)
+    if is_bcolz(path):
+        return _read_bcolz(path)
     with reading(path, PackError):
         content = read_file(path, MAX_PACK_BYTES)
     return _read_npz(path, content) if path.suffix == ".npz" else _read_pickle(path, content)
@@ -161,6 +175,50 @@ def _checked(pack: Pack) -> Pack:
                 "encoded images"
             )
     return pack
+
+
+def is_bcolz(path: Path) -> bool:
+    """Tell whether a path is the folder of a bcolz array."""
+    return (path / _SIZES).is_file()
+
+
+def _read_bcolz(path: Path) -> Pack:
+    try:
+        import blosc2
+    except ImportError as problem:
+        raise MissingExtraError(
+            f"{path}: a bcolz pack needs blosc2; run pip install blosc2"
+        ) from problem
+    labels, images = path.with_name(f"{path.name}_list.npy"), list[bytes]()
+    with reading(labels, PackError, "a bcolz pack has its labels there"):
+        same = read_file(labels)
+    try:
+        issame = np.load(io.BytesIO(same), allow_pickle=False).tolist()
+        count, *size = parse_json(read_file(path / _SIZES))["shape"]
+        stored = parse_json(read_file(path / "meta" / "storage"))
+        step, length = stored["chunklen"], math.prod(size)
+        layout = stored["dtype"], len(size), size[0], 0 < 4 * step * length < _CHUNK_BYTES
+        if layout != ("float32", 3, 3, True):
+            raise ValueError(f"images {size} of {stored['dtype']} in chunks of {step}")
+        for number in range(-(-count // step)):
+            chunk = read_file(path / "data" / f"__{number}.blp", _CHUNK_BYTES)[16:]
+            if struct.unpack_from("<I", chunk, 4)[0] > 4 * step * length:
+                raise ValueError(f"chunk {number} is larger than the array says")
+            values = np.frombuffer(blosc2.decompress(chunk), "<f4")
+            pixels = values[: length * (count - len(images))].reshape(-1, *size) * 127.5 + 127.5
+            if not ((pixels > -0.5) & (pixels < 255.5)).all():
+                raise ValueError(f"chunk {number} has values outside −1…1")
+            images += [
+                cv2.imencode(".png", each)[1].tobytes()
+                for each in np.rint(pixels).astype(np.uint8).transpose(0, 2, 3, 1)
+            ]
+    # Damaged files end in errors of many kinds.
+    except Exception as problem:
+        raise PackError(
+            f"{path}: no bcolz pack of images that can be read ({message_line(problem)}); get or "
+            "make it again"
+        ) from problem
+    return _make_pack(path, images, issame)
 
 
 def _read_npz(path: Path, content: bytes) -> Pack:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from scipy.sparse.csgraph import connected_components
 from facerec.base.errors import PackError
 from facerec.base.files import sha256
 from facerec.records.images import ImageSource, PackImages, text_array
-from facerec.records.packs import read_pack
+from facerec.records.packs import is_bcolz, read_pack
 from facerec.report.words import counted
 from facerec.statistics.influences import ScoredComparisons
 from facerec.statistics.intervals import INDEPENDENT
@@ -131,7 +132,7 @@ class Bench:
 
 
 def pack_bench(path: str | Path) -> Bench:
-    """Read a ``.bin`` or ``.npz`` pack as a bench with ten contiguous folds.
+    """Read a pack as a bench with ten contiguous folds.
 
     Subjects are those of the column ``subject_id`` in the file of names beside the pack
     (`facerec.records.images.names_file`), or else the folders in its ids; without such a file,
@@ -148,13 +149,14 @@ def pack_bench(path: str | Path) -> Bench:
         names, named_by = folders_of(images.ids), "image names"
     pairs = Pairs(first, second, pack.issame, folds=contiguous_folds(len(pack)))
     pairs, named_by, notes = find_subjects(pairs, len(images), names, named_by)
+    digest = sha256(path) if Path(path).is_file() else hashlib.sha256(pack.data.data).hexdigest()
     return Bench(
         name=pack.name,
         images=images,
         pairs=pairs,
         subjects_from=named_by,
         notes=(*notes, *images.notes),
-        source={"path": str(pack.path), "sha256": sha256(path), "format": "pack"},
+        source={"path": str(pack.path), "sha256": digest, "format": "pack"},
     )
 
 
@@ -217,15 +219,16 @@ def find_pack(name_or_path: str | Path, data: Path | None = None) -> Path:
 
     A name such as ``lfw`` is looked up as ``lfw.bin`` or ``lfw.npz`` in ``data``, in the folder
     that the environment variable ``FACEREC_DATA`` names and in ``data/`` of the working folder, in
-    each also in a subfolder ``lfw/``. Anything with a pack's suffix or a folder is a path.
+    each also in a subfolder ``lfw/``. Anything with a pack's suffix or a folder, and a bcolz pack,
+    is a path.
 
     Raises:
         PackError: there is no such file; the sentence lists the folders looked in.
     """
     name = str(name_or_path)
     path = Path(name_or_path)
-    if path.suffix in SUFFIXES or len(path.parts) != 1:
-        if path.is_file():
+    if path.suffix in SUFFIXES or len(path.parts) != 1 or is_bcolz(path):
+        if path.is_file() or is_bcolz(path):
             return path
         raise PackError(f"{path}: there is no such pack; give a .bin or .npz file or a bench name")
     folders = bench_folders(data)

@@ -116,7 +116,7 @@ def rewritten(path: Path, **changes: Any) -> Path:
     [
         ({"norms": None}, "its norms are missing"),
         ({"ids": np.zeros(5)}, "ids and subjects .N,. of text"),
-        ({"ids": None}, "the array image_id or .* is missing .there is face_scores, failure_r"),
+        ({"ids": None}, "image_id or .* is missing .there is face_scores, failure_r"),
         ({"vectors": np.float32(1)}, "vectors .N, D. and norms"),
         ({"failure_rows": np.array([7])}, "failures of these rows"),
         ({"failure_rows": np.array([1, 2])}, "failures are not rows and reasons"),
@@ -224,6 +224,33 @@ def test_files_of_others_that_do_not_do(tmp_path: Path) -> None:
     np.savez(path, vectors=np.ones((2, 3)))
     found = read_embeddings(path, numbered=True).ids
     assert found is not None and found.tolist() == ["0", "1"]
+
+
+def test_columns_of_any_name_are_named_or_asked_for(tmp_path: Path) -> None:
+    names = {"id": "picture", "subject": "person", "vector": "emb"}
+    ids, people = ["a", "b", "c"], ["p", "p", "q"]
+    pairs = "picture,person,x,y\na,p,1,2\nb,p,nan,nan\nc,q,-3,0.5\n"
+    (tmp_path / "e.csv").write_text(pairs)
+    np.savez(tmp_path / "e.npz", emb=VECTORS, picture=np.array(ids), person=np.array(people))
+    mat = {"emb": VECTORS, "picture": ids, "person": people}
+    pytest.importorskip("scipy.io").savemat(tmp_path / "e.mat", mat)
+    table(tmp_path / "e.parquet", emb=LISTS, picture=ids, person=people)
+    for kind in ("csv", "npz", "mat", "parquet"):
+        path, called = tmp_path / f"e.{kind}", {**names}
+        if kind == "csv":
+            with pytest.raises(DatasetError, match="leave vector"):
+                read_embeddings(path, columns=called)
+            del called["vector"]
+        else:
+            with pytest.raises(DatasetError, match=r"emb.*--columns (id|vector)="):
+                read_embeddings(path)
+        found = read_embeddings(path, columns=called)
+        assert found.ids is not None and found.ids.tolist() == ids
+        assert found.subjects is not None and found.subjects.tolist() == people
+        np.testing.assert_array_equal(found.vectors, VECTORS)
+        for wrong, words in (({"id": "pictures"}, "nearest is 'picture'"), ({"ids": "x"}, "'id'")):
+            with pytest.raises(DatasetError, match=words):
+                read_embeddings(path, columns=wrong)
 
 
 def listed(folder: Path, kind: str, ids: list[str], rows: Any) -> Path:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import io
+import json
 import os
 import pickle
 import struct
@@ -9,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from facerec.base.errors import PackError
+from facerec.base.errors import MissingExtraError, PackError
 from facerec.records.packs import read_pack, write_pack
 
 JPEG = b"\xff\xd8\xff\xe0"
@@ -28,6 +32,34 @@ def pack_file(folder: Path, content: object, protocol: int = 4) -> Path:
 
 def images_of(pack) -> list[bytes]:
     return [pack.encoded(i) for i in range(2 * len(pack))]
+
+
+def test_bcolz_packs_hold_the_pixels_that_were_put_in(tmp_path):
+    folder = tmp_path / "lfw"
+    for name in ("meta", "data"):
+        (folder / name).mkdir(parents=True)
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 3, 8, 8))
+    chunks = np.split(((pixels - 127.5) / 127.5).astype(np.float32), [3])
+    (folder / "meta" / "sizes").write_text(json.dumps({"shape": pixels.shape}))
+    (folder / "meta" / "storage").write_text('{"dtype": "float32", "chunklen": 3}')
+    np.save(tmp_path / "lfw_list.npy", np.array(LABELS))
+    if not importlib.util.find_spec("blosc2"):
+        with pytest.raises(MissingExtraError, match="pip install blosc2"):
+            read_pack(folder)
+        pytest.skip("blosc2 is not installed")
+    import blosc2
+
+    for number, chunk in enumerate(chunks):
+        packed = blosc2.compress(chunk.tobytes(), typesize=4)
+        (folder / "data" / f"__{number}.blp").write_bytes(b"blpk" + bytes(12) + packed)
+    pack = read_pack(folder)
+    assert (pack.name, pack.issame.tolist()) == ("lfw", LABELS)
+    for image, bgr in zip(images_of(pack), pixels, strict=True):
+        rgb = np.asarray(Image.open(io.BytesIO(image))).transpose(2, 0, 1)
+        np.testing.assert_array_equal(rgb[::-1], bgr)
+    (folder / "data" / "__1.blp").write_bytes(b"blpk" + bytes(40))
+    with pytest.raises(PackError, match="no bcolz pack"):
+        read_pack(folder)
 
 
 # -- reading -------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ def group(
     low, high = found.wrong / TAIL_OFF, found.wrong * TAIL_OFF
     parts = [f"{what}: {count:,}" for what, count in counts.items() if count]
     largest = f"the largest, {sizes.argmax()}, has {words.percent(sizes.max() / len(faces))}"
-    wrong = f"expected wrong merges {found.wrong:.2g} [{low:.2g}, {high:.2g}]"
+    wrong = f"expected wrong merges of this run {found.wrong:.2g} [{low:.2g}, {high:.2g}]"
     verdict = "; ".join([words.counted(len(faces), "face"), *parts, largest, wrong])
     shown = zip(table["photo"], table["box"], strict=True)
     face = faces_of(pictures, dict(zip(table.index, shown, strict=True)))
@@ -95,6 +95,12 @@ def group(
         _link(out / LINKS, photos, table)
     console.print(group_table(found, faces.index, 10).terminal())
     console.print(verdict, style="bold")
+    if not counts["groups of several"]:
+        console.print(
+            "no two faces are surely of one person: photos of few people tell too little of how "
+            "alike strangers are; add photos of other people, empty the column group, run it again",
+            style="yellow",
+        )
     console.print(f"table: {out / TABLE}, page: {out / PAGE}")
 
 
@@ -115,6 +121,9 @@ def _faces(
         pictures, found = None, embedder.read(photos, console)
     else:
         pictures = FolderImages(photos)
+        # Photos that failed may have been mended: they are tried again.
+        failed = before["remark"].ne("").groupby(before["photo"]).transform("all").astype(bool)
+        before = before[~(failed & before["photo"].isin(pictures.ids))]
         names = np.setdiff1d(pictures.ids, before["photo"]).tolist()
         space, source = None if old is None else Space.of(old), FolderImages(photos, names)
         if names or old is None:

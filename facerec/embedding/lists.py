@@ -37,6 +37,8 @@ def read_listed(path: Path, columns: Called) -> Embeddings:
     with reading(path, DatasetError):
         check_regular(path)
         ids, subjects, vectors = KINDS[path.suffix.lower()](path, columns)
+    if not ids:
+        raise DatasetError(f"{path}: holds no embedding; make the file again")
     if vectors.ndim != 2 or vectors.dtype.kind != "f" or len(ids) != len(vectors):
         raise DatasetError(
             f"{path}: {len(ids):,} names for an array {vectors.shape} of {vectors.dtype}; rows of "
@@ -92,7 +94,8 @@ def _csv(path: Path, columns: Called) -> Found:
             f"{path}: in a .csv every number has a column of its own, which are all but the id and "
             "the subject; leave vector=… out of --columns"
         )
-    table = TextTable(path)
+    if not (table := TextTable(path)).columns:
+        return [], None, np.empty((0, 0), np.float32)
     name, subject, _ = find_columns(path, table.columns, columns)
     name = name or table.columns[0]
     numbers = [each for each in table.columns if each not in (name, subject, *SUBJECTS)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,19 +90,26 @@ def cut_faces(
     done = {line["image_id"]: line for line in _read(log)}
     missing = [i for i in range(len(photos)) if photos.name(i) not in done]
     processes = min(how.processes or available_cores(), len(missing) // _SHARE + 1)
-    with (
-        log.open("a", encoding="utf-8") as file,
-        process_pool(processes, _begin, (photos, how, parts / CROPS)) as pool,
-    ):
-        file.write("\n")  # a line that a kill cut short ends here
-        lines = pool.map(_cut, missing, chunksize=_SHARE) if processes > 1 else map(cutter, missing)
-        for line in lines:
-            if line["result"] == "unreadable" and on_error == "error":
-                raise ImageError(f"{line['reason']}; or count it and go on by --on-error skip")
-            print(json.dumps(line), file=file, flush=True)
-            done[line["image_id"]] = line
-            if progress is not None:
-                progress("cutting faces", len(done), len(photos))
+    try:
+        with (
+            log.open("a", encoding="utf-8") as file,
+            process_pool(processes, _begin, (photos, how, parts / CROPS)) as pool,
+        ):
+            file.write("\n")  # a line that a kill cut short ends here
+            lines = (
+                pool.map(_cut, missing, chunksize=_SHARE) if processes > 1 else map(cutter, missing)
+            )
+            for line in lines:
+                if line["result"] == "unreadable" and on_error == "error":
+                    raise ImageError(f"{line['reason']}; or count it and go on by --on-error skip")
+                print(json.dumps(line), file=file, flush=True)
+                done[line["image_id"]] = line
+                if progress is not None:
+                    progress("cutting faces", len(done), len(photos))
+    except BaseException:
+        if not done:  # there is nothing to go on with
+            shutil.rmtree(parts, ignore_errors=True)
+        raise
     return [done[photos.name(i)] for i in range(len(photos))]
 
 

@@ -81,7 +81,7 @@ def tell(first: Verified, second: Verified | None, figures: Figures, console: Co
     from facerec.verification.calibration import judge
     from facerec.verification.compare import compare
     from facerec.verification.discard import discard_by
-    from facerec.verification.page import write_report
+    from facerec.verification.page import SCHEMA, write_report
     from facerec.verification.report import print_comparison, print_identification, print_result
     from facerec.verification.rows import result_json
 
@@ -113,7 +113,7 @@ def tell(first: Verified, second: Verified | None, figures: Figures, console: Co
             "identification": [search.to_json() for search in searches],
         }
         document: dict[str, Any] = {name: every for name, every in found.items() if every}
-        write_json(figures.json, {"facerec": facerec.__version__, **document})
+        write_json(figures.json, {"facerec": facerec.__version__, "schema": SCHEMA, **document})
         console.print(f"figures: {figures.json}", soft_wrap=True)
     if figures.out is not None:
         page = write_report(

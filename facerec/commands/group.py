@@ -144,9 +144,14 @@ def _faces(
         print_notes([Space.of(old).compare(Space.of(found), f"{out} and {photos}")], console)
         kept = np.isin(cast(Any, old.ids), before.index)  # people may take rows out
         joined = {name: np.concatenate([getattr(old, name)[kept], joined[name]]) for name in joined}
+    if lost := sorted({*before.index} - {*joined["ids"].tolist()}):
+        raise DatasetError(
+            f"{out / TABLE}: the row of {lost[0]!r} is of no face that is known; give it the "
+            "image_id back that it had, or take it out"
+        )
     table = pd.concat([before, rows[here]]).reindex(joined["ids"], fill_value="")
-    lost = np.flatnonzero(np.isnan(joined["norms"]))
-    why = dict(zip(lost.tolist(), table["remark"].iloc[lost], strict=True))
+    failed_rows = np.flatnonzero(np.isnan(joined["norms"]))
+    why = dict(zip(failed_rows.tolist(), table["remark"].iloc[failed_rows], strict=True))
     every = replace(found, failures=why, several={}, face_scores=None, subjects=None, **joined)
     return every, table, pictures
 

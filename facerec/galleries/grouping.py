@@ -68,6 +68,12 @@ _APART = "photo", "cannot"
 
 _OLD = "group", "old"
 
+_OTHER_PEOPLE = {
+    "photo": "another face of its photo",
+    "cannot": "a face of the same text under cannot",
+    "group": "a face of another old group",
+}
+
 
 @dataclass(frozen=True, eq=False)
 class Grouping:
@@ -190,10 +196,13 @@ def _held(table: pd.DataFrame, group: Ints) -> list[set[tuple[str, str]]]:
     places = zip(group.tolist(), table.itertuples(), strict=True)
     for number, (name, *_, old, photo, cannot) in places:
         own = {each for each in (("photo", photo), ("cannot", cannot)) if each[1]}
-        if held[number] & own or (old and olds.setdefault(number, old) != old):
+        both = {what for what, _ in held[number] & own}
+        if old and olds.setdefault(number, old) != old:
+            both.add("group")
+        if both:
             raise MetricError(
-                f"{name!r} must be one person with a face of its photo, of another old group or "
-                "with the same text under cannot, and cannot be; mend the links, or empty group"
+                f"{name!r} is by its number under group, its text under must or its copies one "
+                f"person with {_OTHER_PEOPLE[both.pop()]}, and cannot be; change one of these"
             )
         held[number] |= own
     for number in olds:

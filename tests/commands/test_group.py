@@ -73,6 +73,8 @@ def test_groups_are_named_enrolled_and_extended(
         wrong.loc["1.jpg", column] = value
         wrong.to_csv("out/groups.csv")
         assert words in refused(enroll.main, *named[1:])
+    now.rename({"1.jpg": "lost.jpg"}).to_csv("out/groups.csv")
+    assert "'lost.jpg'" in refused(group.main, "old.npz", "--out", "out")
     now.to_csv("out/groups.csv")
     write("other.npz", vectors[~old], 400, network="cd")
     assert "another model" in refused(group.main, "other.npz", "--out", "out")

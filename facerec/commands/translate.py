@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import tyro
 
-from facerec.commands.cli import Console, called_columns, print_first, run_command
+from facerec.commands.cli import Console, print_first, run_command
 from facerec.commands.embedder import DEFAULT
 from facerec.commands.enroll import people_words
 from facerec.report import words
@@ -24,7 +24,6 @@ def translate(
     new: tyro.conf.Positional[Path],
     gallery: Path,
     out: Path,
-    columns: tuple[str, ...] = (),
 ) -> None:
     """Let a new network search a gallery of the old one, and say first what that costs.
 
@@ -43,16 +42,12 @@ def translate(
         gallery: that will be searched, of the old network; people of the bridge who are in it, by
             their embeddings, are named and left out of the bridge.
         out: the bridge, an .npz file for its owner alone; nobody's embedding is in it.
-        columns: what a file of embeddings calls its columns, as id=image_id vector=embedding.
     """
     from facerec.embedding.file import read_embeddings
     from facerec.galleries.bridge import Bridge
 
     console = Console(highlight=False, soft_wrap=True)
-    mine, theirs = (
-        DEFAULT.known(read_embeddings(path, columns=called_columns(columns)), console)
-        for path in (old, new)
-    )
+    mine, theirs = (DEFAULT.known(read_embeddings(path), console) for path in (old, new))
     mine = _not_enrolled(mine, old, gallery, console)
     bridge = Bridge.build(mine, theirs, f"{old} and {new}")
     bridge.write(out)

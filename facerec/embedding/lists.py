@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from facerec.base.errors import DatasetError, message_line
-from facerec.base.files import check_regular, open_file, reading
+from facerec.base.files import LIST, check_regular, open_file, read_file, reading
 from facerec.base.large_arrays import as_type
 from facerec.embedding.check import SUBJECTS, Called, find_columns, missing_column, parse_note
 from facerec.embedding.extraction import Embeddings
@@ -58,7 +59,7 @@ def _npy(path: Path, columns: Called) -> Found:
     find_columns(path, (), columns)
     names = path.with_suffix(".txt")
     with reading(names, DatasetError, f"write the image ids of {path.name} there, one a line"):
-        ids = names.read_text(encoding="utf-8-sig").splitlines()
+        ids = read_file(names, LIST).decode("utf-8-sig").splitlines()
     try:
         return ids, None, np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError, UnicodeDecodeError) as problem:
@@ -72,7 +73,7 @@ def _mat(path: Path, columns: Called) -> Found:
     from scipy.io import loadmat
 
     try:
-        arrays = loadmat(path, simplify_cells=True)
+        arrays = loadmat(io.BytesIO(read_file(path, LIST)), simplify_cells=True)
     except Exception as problem:  # damaged files end in errors of many kinds
         raise DatasetError(
             f"{path}: no MATLAB file that can be read ({message_line(problem)}); save it by -v7"

@@ -202,7 +202,7 @@ def _held(table: pd.DataFrame, group: Ints) -> list[set[tuple[str, str]]]:
         if both:
             raise MetricError(
                 f"{name!r} is by its number under group, its text under must or its copies one "
-                f"person with {_OTHER_PEOPLE[both.pop()]}, and cannot be; change one of these"
+                f"person with {_OTHER_PEOPLE[min(both)]}, and cannot be; change one of these"
             )
         held[number] |= own
     for number in olds:

@@ -265,7 +265,7 @@ class Tiles:
         from facerec.base.devices import exact_products
 
         with exact_products() as threads:
-            workers = min(threads, len(every)) if self.left.device == "cpu" else 1
+            workers = (min(threads, len(every)) or 1) if self.left.device == "cpu" else 1
             # OpenMP keeps a number of threads for every thread.
             with ThreadPoolExecutor(
                 workers, initializer=torch.set_num_threads, initargs=(1,)

@@ -350,14 +350,16 @@ class LikelihoodRatio:
 
 def _strangers(counts: ScoreCounts) -> Array:
     """Return the table of `LikelihoodRatio.strangers`, up to the highest score of all."""
-    last = int(np.flatnonzero(counts.totals[1])[-1])
+    total, loads = counts.totals[1].sum(), counts.non_mated.sum(axis=1) * 1.0
+    starts = np.arange(0, int(np.flatnonzero(counts.totals[1])[-1]) + 1, CELLS // 200)
+    between = np.add.reduceat(counts.non_mated, starts, axis=1, dtype=np.float64)
     rows = []
-    for score in CENTRES[: last + 1 : CELLS // 200]:
-        above = np.where(score <= CENTRES, 1.0, 0.0)
-        sums = counts.sums("non_mated", above)
-        share = float(counts.totals[1] @ above) / sums.total
+    for start, above in zip(starts, between.T[::-1].cumsum(axis=0)[::-1], strict=True):
+        share = float(above.sum() / loads.sum())
+        squares = share * (1 - share) / total
+        sums = Sums((above - share * loads) / total, loads, total, squares, squares)
         interval = ClusteredFigure.of_kinds(share, [sums]).interval()
-        rows.append((score - 1 / CELLS, share, interval.low, interval.high))
+        rows.append((CENTRES[start] - 1 / CELLS, share, interval.low, interval.high))
     return np.array(rows)
 
 

@@ -18,7 +18,7 @@ from facerec.base.devices import choose_device
 from facerec.base.errors import MetricError
 from facerec.base.progress import Progress
 from facerec.cosines.counts import Sample
-from facerec.cosines.tiles import Tile, total
+from facerec.cosines.tiles import Tile, blocks, total
 from facerec.embedding.calibration import ModelCalibration, ScoreCalibration
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.face_score import fit_face_score
@@ -417,8 +417,12 @@ def count_scores(vectors: ArrayLike, subjects: ArrayLike) -> ScoreCounts:
     Raises:
         MetricError: no mated or no non-mated pair of usable images.
     """
-    sample = Sample(vectors, subjects, choose_device("cpu"))
-    kernels = sample.tiles.visit(lambda: _Cells(sample), "comparing")
+    return _count(Sample(vectors, subjects, choose_device("cpu")))
+
+
+def _count(sample: Sample, spans: NDArray[np.int64] | None = None) -> ScoreCounts:
+    """Count the scores of all pairs, or of some tiles, by subject."""
+    kernels = sample.tiles.visit(lambda: _Cells(sample), "comparing", spans)
     return ScoreCounts(total(kernels, "mated"), total(kernels, "non_mated"), sample.images)
 
 
@@ -457,15 +461,27 @@ def cross_validate(
         MetricError: too few subjects, or scores that hardly overlap.
     """
     names, subject = np.unique(np.asarray(subjects), return_inverse=True)
-    fold = np.random.default_rng(0).permutation(len(names))[subject] % folds
-    values, found = [], []
+    fold = np.random.default_rng(0).permutation(len(names)) % folds
+    # Subjects are numbered fold by fold, so that the images of a fold lie together.
+    sample = Sample(vectors, np.argsort(np.argsort(fold, kind="stable"))[subject])
+    fold = np.sort(fold)[sample.labels]
+    every, values, found = _count(sample), [], []
     for number in range(folds):
         inside = fold == number
         if progress is not None:
             progress("calibrating folds", number, folds)
-        known, new = (count_scores(vectors[part], subject[part]) for part in (~inside, inside))
+        start, stop = np.searchsorted(fold[sample.subject], (number, number + 1))
+        others = np.concatenate(
+            [blocks(start, sample.SIZE), blocks(len(sample.rows) - stop, sample.SIZE) + stop]
+        )
+        columns = blocks(stop - start, sample.SIZE) + start
+        first, second = np.indices((len(others), len(columns))).reshape(2, -1)
+        across = _count(sample, np.stack([others[first], columns[second]], axis=1)).non_mated
+        # What no comparison across the fold's border is, lies on one side of it.
+        within = every.non_mated - across
+        known = ScoreCounts(every.mated[~inside], within[~inside], every.images[~inside])
         values.append(LikelihoodRatio.fit(known).log_ratio(CENTRES))
-        found.append(new.totals)
+        found.append((every.mated[inside].sum(axis=0) * 1.0, within[inside].sum(axis=0) / 2))
     mated, non_mated = (np.concatenate(side) for side in zip(*found, strict=True))
     same, different = np.sum(found, axis=0)
     least = [least_cllr(same, different, (float(each[0]), float(each[-1]))) for each in values]

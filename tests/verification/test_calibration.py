@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from facerec.cosines import counts, score_pairs
-from facerec.statistics.calibration import CENTRES, LikelihoodRatio, ScoreCounts, cell_of
+from facerec.statistics.calibration import CENTRES, LikelihoodRatio, ScoreCounts, cell_of, cllr
 from facerec.statistics.costs import min_cllr
 from facerec.statistics.rates import sort_scores
 from facerec.verification.calibration import (
@@ -59,9 +59,17 @@ def test_a_draw_takes_few_images_of_everybody() -> None:
     assert (np.diff(taken) > 0).all()
 
 
-def test_people_held_out_cost_little_more_than_the_least() -> None:
+def test_people_held_out_are_judged_by_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counts.Sample, "SIZE", 100)  # folds begin and end inside tiles
     vectors, who = people(300)
     cost, least = cross_validate(vectors, who, folds=5)
+    fold, values, tested = np.random.default_rng(0).permutation(300)[who] % 5, [], []
+    for number in range(5):
+        known, new = (count_scores(vectors[p], who[p]) for p in (fold != number, fold == number))
+        values.append(LikelihoodRatio.fit(known).log_ratio(CENTRES))
+        tested.append(new.totals)
+    mated, others = (np.concatenate(side) for side in zip(*tested, strict=True))
+    assert cost == pytest.approx(cllr(np.concatenate(values), mated, others), rel=1e-12)
     own = LikelihoodRatio.fit(count_scores(vectors, who))
     assert least <= cost < 1.3 * least + 0.02
     assert cell_of(own.low) < cell_of(own.high)

@@ -7,6 +7,7 @@ and processes that this one starts inherit it.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import math
 import os
 import sys
@@ -80,3 +81,9 @@ def _quotas() -> Iterator[float]:
                     quota, period = (CONTROL_GROUPS / folder / "cpu.max").read_text().split()
                     if quota != "max":
                         yield int(quota) / int(period)
+
+
+def give_back_memory() -> None:
+    """Give memory that was freed, but that the C library keeps for later, back to the system."""
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # glibc alone has it
+        ctypes.CDLL(None).malloc_trim(0)

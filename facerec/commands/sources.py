@@ -123,8 +123,6 @@ def open_set(
     """
     from facerec.records import training_set
     from facerec.records.tar_shards import TarImages
-    from facerec.verification.bench import INFERRED, folders_of
-    from facerec.verification.templates import TemplateBench
 
     if kind == "images" and (wrong := other_kind(Path(path))):
         raise DatasetError(wrong)
@@ -136,6 +134,9 @@ def open_set(
         faces = training_set.open_images(Path(path), given)
         note = {"kind": "webdataset" if isinstance(faces, TarImages) else kind, "path": str(path)}
         return Opened(faces, note, lambda: faces.label_names() if faces.num_classes else None)
+    from facerec.verification.bench import INFERRED, folders_of
+    from facerec.verification.templates import TemplateBench
+
     (bench,) = open_benches([str(path)], data=data)
     images = bench.images
     if isinstance(bench, TemplateBench):

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from facerec.backbones.preprocessing import Preprocessing, normalize_array
+from facerec.base.environment import give_back_memory
 from facerec.base.errors import ImageError, ModelError
 from facerec.base.recipe import to_dict
 from facerec.embedding.engines import EngineName, Precision, open_engine
@@ -252,6 +253,7 @@ class OnnxModel(EmbeddingModel):
         self._engine = opened = open_engine(file, engine, str(device), precision, batches)
         self.runtime, self.device, self.precision = opened.name, opened.device, opened.precision
         self.timing = opened.timing
+        give_back_memory()  # of the checks, and of an engine that was not chosen
         self._pool = ThreadPoolExecutor(opened.callers)
         self._begun: weakref.WeakSet[Future[Any]] = weakref.WeakSet()
         # The stated output shape may be symbolic or wrong; a picture tells the truth.

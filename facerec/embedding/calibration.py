@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +26,11 @@ from facerec.embedding.evidence import Evidence
 from facerec.embedding.onnx_file import OnnxFile
 from facerec.embedding.onnx_preprocessing import PIXELS, UNSCALED
 from facerec.records.non_faces import SPOILT
-from facerec.statistics.calibration import LikelihoodRatio
 from facerec.statistics.intervals import wilson
 from facerec.statistics.operating_points import parse_rate
+
+if TYPE_CHECKING:  # with scipy, which a model without ratios does without
+    from facerec.statistics.calibration import LikelihoodRatio
 
 SCHEMA = "facerec.model_calibration/1"
 
@@ -242,6 +244,8 @@ class ScoreCalibration:
         Raises:
             ModelError: it is damaged, or something else.
         """
+        from facerec.statistics.calibration import LikelihoodRatio
+
         with _reading(where):
             if found["schema"] != RATIO_SCHEMA or not isinstance(found["flip"], bool):
                 raise ValueError(f"schema {found['schema']!r}, flip {found['flip']!r}")

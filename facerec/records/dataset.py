@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import copy
+import functools
 import itertools
 import os
 import signal
@@ -25,7 +26,7 @@ from facerec.base.libraries import cv2
 from facerec.base.progress import Progress
 from facerec.records.augment import Augmentation, BatchAugmentation, sample_generator
 from facerec.records.decode import decode_image
-from facerec.records.images import LabelledImages, OnError
+from facerec.records.images import ImageSource, OnError
 
 if TYPE_CHECKING:
     import torch
@@ -116,13 +117,13 @@ class Source:
         labelled: the classes are people at all; else the images have the class -1.
     """
 
-    images: LabelledImages
+    images: ImageSource
     weight: float = 1.0
     shared_classes: bool = False
     labelled: bool = True
 
 
-class FaceDataset(LabelledImages):
+class FaceDataset(ImageSource):
     """Images of one or several sources, or some of them, decoded and augmented by index.
 
     The samples are those of the first source, then those of the next. Safe under fork and spawn.
@@ -152,7 +153,7 @@ class FaceDataset(LabelledImages):
 
     def __init__(
         self,
-        *sources: LabelledImages | Source,
+        *sources: ImageSource | Source,
         augmentation: Augmentation | None = None,
         on_error: OnError = "error",
         seed: int = 0,
@@ -217,6 +218,7 @@ class FaceDataset(LabelledImages):
         renumbered = np.full(self.num_classes + 1, -1)
         renumbered[kept] = np.arange(len(kept))
         subset = copy.copy(self)
+        subset.__dict__.pop("ids", None)
         subset._rows = rows if self._rows is None else self._rows[rows]
         subset._labels = renumbered[labels]
         subset.class_maps = [renumbered[numbers] for numbers in self.class_maps]
@@ -228,14 +230,14 @@ class FaceDataset(LabelledImages):
     def __len__(self) -> int:
         return self.starts[-1] if self._rows is None else len(self._rows)
 
-    def _locate(self, i: int) -> tuple[int, LabelledImages, int]:
+    def _locate(self, i: int) -> tuple[int, ImageSource, int]:
         """Return the number of the source of sample ``i``, its images, and the number in these."""
         row = i if self._rows is None else self._rows.item(i)
         number = bisect.bisect_right(self.starts, row) - 1
         return number, self.sources[number].images, row - self.starts[number]
 
     def sample(self, i: int) -> tuple[bytes, int]:
-        """See `LabelledImages.sample`."""
+        """See `ImageSource.sample`."""
         number, images, within = self._locate(i)
         if not self.sources[number].labelled:
             return images.encoded(within), -1
@@ -247,11 +249,19 @@ class FaceDataset(LabelledImages):
         _, images, within = self._locate(i)
         return images.where(within)
 
-    def name(self, i: int) -> str:
-        """Return the name in the source; of several sources ``number/name``, from 0."""
-        number, images, within = self._locate(i)
-        name = images.name(within)
-        return name if len(self.sources) == 1 else f"{number}/{name}"
+    @functools.cached_property
+    def ids(self) -> NDArray[np.str_]:  # type: ignore[override]
+        """The names in the source, text ``(N,)``; of several sources ``number/name``, from 0."""
+        each = [source.images.ids for source in self.sources]
+        if len(each) > 1:
+            each = [np.char.add(f"{number}/", names) for number, names in enumerate(each)]
+        names = np.concatenate(each)
+        return names if self._rows is None else names[self._rows]
+
+    def encoded(self, i: int) -> bytes:
+        """Return the encoded image of sample ``i``."""
+        _, images, within = self._locate(i)
+        return images.encoded(within)
 
     @property
     def titles(self) -> NDArray[np.str_]:
@@ -260,7 +270,7 @@ class FaceDataset(LabelledImages):
         return self.sources[0].images.titles if whole else self.ids
 
     def read_labels(self, progress: Progress | None = None) -> NDArray[np.int64]:
-        """See `LabelledImages.read_labels`."""
+        """See `ImageSource.read_labels`."""
         labels = [
             source.images.load_labels(progress) if source.labelled else np.full(size, -1)
             for source, size in zip(self.sources, np.diff(self.starts), strict=True)
@@ -506,7 +516,7 @@ def _allocate(shape: tuple[int, ...]) -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
 
 
-def _compare_names(source: LabelledImages, largest: LabelledImages) -> None:
+def _compare_names(source: ImageSource, largest: ImageSource) -> None:
     """Refuse sources whose names say that a class number means two people.
 
     Raises:

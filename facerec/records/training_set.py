@@ -15,11 +15,12 @@ from facerec.base.names import same_name
 from facerec.base.progress import Progress
 from facerec.records.augment import Augmentation
 from facerec.records.dataset import FaceDataset, Source
-from facerec.records.images import LabelledImages, OnError, SubjectFolders, turned_note
+from facerec.records.images import ImageSource, OnError, SubjectFolders, turned_note
 from facerec.records.layout import RecordImages
-from facerec.records.table_images import TableImages, is_tables
+from facerec.records.shards import PARQUET, RECORDS, TAR, set_kind
+from facerec.records.table_images import TableImages
 from facerec.records.tables import TextTable, read_text
-from facerec.records.tar_shards import TarImages, is_tar_shards
+from facerec.records.tar_shards import TarImages
 
 
 @dataclass(frozen=True)
@@ -105,9 +106,9 @@ def open_dataset(data: Data, seed: int, progress: Progress | None = None) -> Fac
     for further in data.also:
         images = open_images(further.path, data, progress)
         sources.append(Source(images, further.weight, further.shared_classes, further.labelled))
-    for source in sources:
-        if source.labelled and isinstance(source.images, TarImages):
-            _check_labelled(source.images)
+    for source, part in zip(sources, parts, strict=True):
+        if source.labelled and isinstance(source.images, (TarImages, TableImages)):
+            _check_labelled(source.images, part.path)
     dataset = FaceDataset(
         *sources,
         augmentation=data.augmentation,
@@ -126,7 +127,7 @@ def open_dataset(data: Data, seed: int, progress: Progress | None = None) -> Fac
     return _without_rare(dataset, data, progress) if data.min_images > 1 else dataset
 
 
-def open_images(path: Path, data: Data, progress: Progress | None = None) -> LabelledImages:
+def open_images(path: Path, data: Data, progress: Progress | None = None) -> ImageSource:
     """Open one set of images, whatever form it has; a note says if there are turned ones.
 
     Args:
@@ -137,16 +138,14 @@ def open_images(path: Path, data: Data, progress: Progress | None = None) -> Lab
     Raises:
         FacerecError: the set is missing, damaged or empty.
     """
-    images: LabelledImages
-    if data.layout == "webdataset" or (data.layout == "auto" and is_tar_shards(path)):
+    layouts = {"records": RECORDS, "webdataset": TAR, "folder": ""}
+    kind = layouts.get(data.layout, set_kind(path))
+    images: ImageSource
+    if kind == TAR:
         images = TarImages(path, progress)
-    elif data.layout == "auto" and is_tables(path):
+    elif kind == PARQUET:
         images = TableImages(path, progress)
-    elif not path.exists():
-        raise DatasetError(f"{path}: there is no such file or folder; check the path")
-    elif data.layout == "records" or (
-        data.layout == "auto" and (path.is_file() or any(path.glob("*.rec")))
-    ):
+    elif kind == RECORDS or (data.layout == "auto" and path.is_file()):
         images = RecordImages(
             path, label_index=data.label_index, on_error=data.on_error, progress=progress
         )
@@ -157,18 +156,18 @@ def open_images(path: Path, data: Data, progress: Progress | None = None) -> Lab
     return images
 
 
-def _check_labelled(images: TarImages) -> None:
-    """Refuse shards whose images lack labels, or under ``on_error="skip"`` note how many do."""
+def _check_labelled(images: ImageSource, path: Path) -> None:
+    """Refuse images that lack labels, or under ``on_error="skip"`` note how many do."""
     missing = np.flatnonzero(images.labels < 0)
     if len(missing) and (images.on_error == "error" or len(missing) == len(images)):
         images.sample(int(missing[0]))  # raises
     if len(missing):
-        where, found = images.shards[0].parent, f"{len(missing):,} of {len(images):,}"
-        images.notes = [*images.notes, f"{where}: {found} samples have no label"]
+        found = f"{len(missing):,} of {len(images):,}"
+        images.notes = [*images.notes, f"{path}: {found} samples have no label"]
 
 
 def _kept(
-    images: LabelledImages, part: Data | Part, progress: Progress | None
+    images: ImageSource, part: Data | Part, progress: Progress | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the samples and the classes of one set that its two lists leave.
 
@@ -211,7 +210,7 @@ def _without_rare(dataset: FaceDataset, data: Data, progress: Progress | None) -
     return dataset.subset(rows, np.flatnonzero(frequent))
 
 
-def read_exclusions(path: Path, images: LabelledImages) -> NDArray[np.bool_]:
+def read_exclusions(path: Path, images: ImageSource) -> NDArray[np.bool_]:
     """Return which images of a set a list leaves out, ``(N,)``.
 
     Args:
@@ -248,7 +247,7 @@ def read_exclusions(path: Path, images: LabelledImages) -> NDArray[np.bool_]:
     return gone | np.isin(images.labels, list(people))
 
 
-def read_subjects(path: Path, images: LabelledImages) -> list[int]:
+def read_subjects(path: Path, images: ImageSource) -> list[int]:
     """Return the classes of the subjects that a list names, one a line.
 
     A line is a class name where the set knows its names, otherwise a class number. Blank lines are
@@ -271,7 +270,7 @@ def read_subjects(path: Path, images: LabelledImages) -> list[int]:
     return classes
 
 
-def _classes_of(images: LabelledImages) -> dict[str, list[int]]:
+def _classes_of(images: ImageSource) -> dict[str, list[int]]:
     """Return the classes of each name, or number; files of others may have two of one name."""
     classes: dict[str, list[int]] = {}
     for number, name in enumerate(images.names_of_classes()):

@@ -67,7 +67,7 @@ def test_samples_are_the_decoded_files(kind: str, pack: Path, folder: Path) -> N
         np.testing.assert_array_equal(image, decode_image(data, ""))
         assert found == label == dataset.labels[i]
         assert dataset.sample(i) == (data, label)
-        assert dataset.name(i) == (str(i + 1) if kind == "records" else name)
+        assert dataset.ids[i] == (str(i + 1) if kind == "records" else name)
     np.testing.assert_array_equal(dataset[-1][0], dataset[len(dataset) - 1][0])
     with pytest.raises(IndexError):
         dataset[len(dataset)]
@@ -158,7 +158,7 @@ def test_a_subset_is_numbered_anew_in_the_order_of_old_numbers(pack: Path) -> No
     rows = np.array([28, 3, 29, 4])
     subset = dataset.subset(rows)
     assert subset.labels.tolist() == [1, 0, 1, 0] and subset.num_classes == 2
-    assert [subset.name(i) for i in range(4)] == ["29", "4", "30", "5"]
+    assert subset.ids.tolist() == ["29", "4", "30", "5"]
     for i, row in enumerate(rows.tolist()):
         np.testing.assert_array_equal(subset[i][0], dataset[row][0])
         assert subset[i][1] == subset.labels[i] and subset.where(i) == dataset.where(row)

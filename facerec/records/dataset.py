@@ -196,15 +196,13 @@ class FaceDataset(ImageSource):
         self.notes = [note for source in self.sources for note in source.images.notes]
         self._rows: NDArray[np.int64] | None = None  # of all samples, those that are in it
 
-    def subset(
-        self, rows: NDArray[np.int64], classes: NDArray[np.int64] | None = None
-    ) -> FaceDataset:
+    def subset(self, rows: NDArray[np.int64]) -> FaceDataset:
         """Return some samples as a data set of their own, of which replacements come, too.
+
+        Its classes are those with a sample, numbered from 0 in the order of their old numbers.
 
         Args:
             rows: int64 ``(n,)``, the samples, in the order that they are to have.
-            classes: the classes that it has, which are numbered from 0 in the order of their old
-                numbers; by default those with a sample.
 
         Raises:
             DatasetError: no sample is left.
@@ -214,7 +212,7 @@ class FaceDataset(ImageSource):
                 f"{self.where(0)}: no sample of its set is left; choose others, or more of them"
             )
         labels = self.labels[rows]
-        kept = np.unique(labels[labels >= 0] if classes is None else classes)
+        kept = np.unique(labels[labels >= 0])
         renumbered = np.full(self.num_classes + 1, -1)
         renumbered[kept] = np.arange(len(kept))
         subset = copy.copy(self)
@@ -278,17 +276,6 @@ class FaceDataset(ImageSource):
         joined = np.concatenate([*map(np.take, self.class_maps, labels)])
         return joined if self._rows is None else joined[self._rows]
 
-    def best_order(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the places of samples in the order in which they are best read: file by file."""
-        rows = indices if self._rows is None else self._rows[indices]
-        numbers = np.searchsorted(self.starts, rows, side="right") - 1
-        places = np.empty(len(rows), np.int64)
-        for number in np.unique(numbers).tolist():
-            chosen = numbers == number
-            within = rows[chosen] - self.starts[number]
-            places[chosen] = self.sources[number].images.positions(within)
-        return np.lexsort((places, numbers))
-
     @property
     def num_subjects(self) -> int | None:
         """How many classes have images; None if a pass over a large file would have to tell."""
@@ -343,7 +330,8 @@ class FaceDataset(ImageSource):
             again = (request.epoch + again) % self.views
         augment = self._augmentation(request.epoch, indices, again)
         rows = images.numpy()
-        order = self.best_order(indices)
+        # Files are best read in their order, which is mostly that of the samples.
+        order = np.argsort(indices if self._rows is None else self._rows[indices])
         for row, index in zip(order.tolist(), indices[order].tolist(), strict=True):
             image = rows[row]
             # A replacement, too, is augmented with the numbers of the sample that was asked for; a
@@ -446,8 +434,8 @@ class BatchLoader:
 
         self._loader: DataLoader[Any] = DataLoader(
             _Guarded(dataset),  # type: ignore[arg-type]
-            batch_sampler=requests,  # type: ignore[arg-type]
-            collate_fn=_unchanged,
+            batch_size=None,  # since a request is for a whole batch
+            sampler=requests,
             num_workers=workers,
             pin_memory=pin_memory,
             persistent_workers=workers > 0,
@@ -475,15 +463,11 @@ class _Guarded:
     def __init__(self, dataset: BatchSource) -> None:
         self.dataset = dataset
 
-    def __getitems__(self, request: BatchRequest) -> Batch | FacerecError:
+    def __getitem__(self, request: BatchRequest) -> Batch | FacerecError:
         try:
             return self.dataset.__getitems__(request)
         except FacerecError as error:
             return error
-
-
-def _unchanged(item: Any) -> Any:
-    return item
 
 
 def _start_worker(worker: int) -> None:

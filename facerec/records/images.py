@@ -181,10 +181,6 @@ class ImageSource(ABC):
         both = self.titles.tolist(), self.ids.tolist()
         return {name.strip(): i for names in both for i, name in enumerate(names)}
 
-    def positions(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return numbers in whose order the images are best read, such as file offsets."""
-        return indices
-
     def names_sha256(self) -> str | None:
         """Return a hash of the names of all images, None where other files tell them."""
         return None

@@ -159,10 +159,6 @@ class RecordImages(ImageSource):
         """Return the encoded image ``i``; raises as `sample` does."""
         return self.sample(i)[0]
 
-    def positions(self, indices: np.ndarray) -> np.ndarray:
-        """Return the offsets in the record file."""
-        return self.offsets[indices]
-
     def read_labels(self, progress: Progress | None = None) -> NDArray[np.int64]:
         """Read the classes of all images, int64 ``(N,)``, by one pass over their headers.
 

@@ -165,7 +165,7 @@ def test_a_subset_is_numbered_anew_in_the_order_of_old_numbers(pack: Path) -> No
     batch = subset.__getitems__(BatchRequest(0, np.array([2, 1])))
     assert batch.labels.tolist() == [1, 0] and batch.indices.tolist() == [2, 1]
     np.testing.assert_array_equal(batch.images[0].numpy(), ALL(subset[2][0], 0, 0, 2))
-    nested = subset.subset(np.array([1, 2, 3]), np.array([0, 1]))
+    nested = subset.subset(np.array([1, 2, 3]))
     assert nested.sample(1) == (dataset.encoded(29), 1) and nested.labels.tolist() == [0, 1, 0]
     copy = pickle.loads(pickle.dumps(nested))
     assert [copy.sample(i) for i in range(3)] == [nested.sample(i) for i in range(3)]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from facerec.records import FaceDataset, LabelledImages
+from facerec.records import FaceDataset, ImageSource
 from facerec.records.dataset import Batch
 
 
-class _NoImages(LabelledImages):
+class _NoImages(ImageSource):
     """What a learner asks of images before the first batch."""
 
     def __init__(self, num_classes: int) -> None:
@@ -20,7 +20,7 @@ class _NoImages(LabelledImages):
     def sample(self, i: int) -> tuple[bytes, int]:
         raise NotImplementedError
 
-    where = name = read_labels = sample  # type: ignore[assignment]
+    where = encoded = read_labels = sample  # type: ignore[assignment]
 
 
 def empty_set(num_classes: int) -> FaceDataset:

@@ -39,8 +39,7 @@ from facerec.embedding.file import write_embeddings
 from facerec.embedding.model import EmbeddingModel
 from facerec.embedding.parquet import JOB_FILE
 from facerec.embedding.parts import job_identity
-from facerec.records.shards import shard_paths
-from facerec.records.tar_shards import is_tar_shards
+from facerec.records.shards import TAR, set_kind, shard_paths
 from facerec.report.progress import progress_bar
 
 ATTEMPTS = 20
@@ -200,7 +199,7 @@ def plan(job: Job, shard_size: int, progress: Progress) -> tuple[list[Block], ND
     """
     if (job.records is None) == (job.images is None):
         raise DatasetError("name the images with one of --records and --images")
-    if job.records is not None and is_tar_shards(job.records):
+    if job.records is not None and set_kind(job.records) == TAR:
         sources = [str(shard) for shard in shard_paths(job.records, ".tar")]
     else:
         sources = [str(job.records or job.images)]

@@ -273,7 +273,7 @@ class Embedder(ModelFlags):
         source = FolderImages(*((photo.parent, [photo.name]) if photo.is_file() else (path,)))
         embeddings = self.embed(path, source, console, space=space, every_face=every_face)
         if not every_face:
-            embeddings = replace(embeddings, subjects=source.first_folders())
+            embeddings = replace(embeddings, subjects=source.label_names())
         return self.known(embeddings, console)
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from facerec.base.errors import DatasetError
 from facerec.records.images import FolderImages, ImageSource, PackImages
 from facerec.records.other_kinds import other_kind
+from facerec.records.shards import set_kind
 
 if TYPE_CHECKING:
     from facerec.embedding.align import Aligner
@@ -121,19 +122,16 @@ def open_set(
     Raises:
         FacerecError: it cannot be read.
     """
-    from facerec.records import training_set
     from facerec.records.tar_shards import TarImages
+    from facerec.records.training_set import Data, open_images
 
     if kind == "images" and (wrong := other_kind(Path(path))):
         raise DatasetError(wrong)
-    if kind == "images":
-        folder = FolderImages(Path(path))
-        return Opened(folder, {"kind": kind, "path": str(path)}, folder.first_folders)
-    if kind == "records":
-        given = training_set.Data(Path(path), on_error=on_error)
-        faces = training_set.open_images(Path(path), given)
+    if kind != "bench":
+        given = Data(Path(path), on_error=on_error)
+        faces = FolderImages(path) if kind == "images" else open_images(given.path, given)
         note = {"kind": "webdataset" if isinstance(faces, TarImages) else kind, "path": str(path)}
-        return Opened(faces, note, lambda: faces.label_names() if faces.num_classes else None)
+        return Opened(faces, note, faces.label_names)
     from facerec.verification.bench import INFERRED, folders_of
     from facerec.verification.templates import TemplateBench
 
@@ -154,9 +152,7 @@ def open_set(
 
 def kind_of(path: Path) -> Kind:
     """Return which kind of images lies at a path; a folder of images may have subfolders."""
-    from facerec.records.tar_shards import is_tar_shards
-
-    if path.suffix == ".rec" or (path.is_dir() and any(path.glob("*.rec"))) or is_tar_shards(path):
+    if set_kind(path) in (".rec", ".tar"):
         return "records"
     if path.is_dir():
         return "images"

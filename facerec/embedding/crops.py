@@ -88,7 +88,7 @@ def cut_faces(
     check_no_links(parts, cutter.folder)
     cutter.folder.mkdir(mode=0o700, exist_ok=True)  # people's faces are for the owner alone
     done = {line["image_id"]: line for line in _read(log)}
-    missing = [i for i in range(len(photos)) if photos.name(i) not in done]
+    missing = [i for i, name in enumerate(photos.ids.tolist()) if name not in done]
     processes = min(how.processes or available_cores(), len(missing) // _SHARE + 1)
     try:
         with (
@@ -110,7 +110,7 @@ def cut_faces(
         if not done:  # there is nothing to go on with
             shutil.rmtree(parts, ignore_errors=True)
         raise
-    return [done[photos.name(i)] for i in range(len(photos))]
+    return [done[name] for name in photos.ids.tolist()]
 
 
 class _Cutter:
@@ -143,7 +143,7 @@ class _Cutter:
 
     def __call__(self, i: int) -> Line:
         """Write the crops of photo ``i``, and return its line of the table."""
-        name, where = self.photos.name(i), self.photos.where(i)
+        name, where = str(self.photos.ids[i]), self.photos.where(i)
         line: Line = {"image_id": name, "result": "", "faces": 0, "crops": 0, "refused": 0}
         try:
             image = decode_image(self.photos.encoded(i), where, None, upright=True)

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from facerec.records.augment import Augmentation
     from facerec.records.dataset import Batch, BatchLoader, BatchRequest, FaceDataset, Source
     from facerec.records.decode import decode_image, image_size
-    from facerec.records.images import LabelledImages, SubjectFolders
+    from facerec.records.images import ImageSource, SubjectFolders
     from facerec.records.layout import RecordImages, write_image_records
     from facerec.records.make import export_folder, make_records
     from facerec.records.packs import Pack, read_pack, write_pack

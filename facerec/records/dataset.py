@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import copy
+import functools
 import itertools
 import os
 import signal
@@ -25,7 +26,7 @@ from facerec.base.libraries import cv2
 from facerec.base.progress import Progress
 from facerec.records.augment import Augmentation, BatchAugmentation, sample_generator
 from facerec.records.decode import decode_image
-from facerec.records.images import LabelledImages, OnError
+from facerec.records.images import ImageSource, OnError
 
 if TYPE_CHECKING:
     import torch
@@ -116,13 +117,13 @@ class Source:
         labelled: the classes are people at all; else the images have the class -1.
     """
 
-    images: LabelledImages
+    images: ImageSource
     weight: float = 1.0
     shared_classes: bool = False
     labelled: bool = True
 
 
-class FaceDataset(LabelledImages):
+class FaceDataset(ImageSource):
     """Images of one or several sources, or some of them, decoded and augmented by index.
 
     The samples are those of the first source, then those of the next. Safe under fork and spawn.
@@ -152,7 +153,7 @@ class FaceDataset(LabelledImages):
 
     def __init__(
         self,
-        *sources: LabelledImages | Source,
+        *sources: ImageSource | Source,
         augmentation: Augmentation | None = None,
         on_error: OnError = "error",
         seed: int = 0,
@@ -195,15 +196,13 @@ class FaceDataset(LabelledImages):
         self.notes = [note for source in self.sources for note in source.images.notes]
         self._rows: NDArray[np.int64] | None = None  # of all samples, those that are in it
 
-    def subset(
-        self, rows: NDArray[np.int64], classes: NDArray[np.int64] | None = None
-    ) -> FaceDataset:
+    def subset(self, rows: NDArray[np.int64]) -> FaceDataset:
         """Return some samples as a data set of their own, of which replacements come, too.
+
+        Its classes are those with a sample, numbered from 0 in the order of their old numbers.
 
         Args:
             rows: int64 ``(n,)``, the samples, in the order that they are to have.
-            classes: the classes that it has, which are numbered from 0 in the order of their old
-                numbers; by default those with a sample.
 
         Raises:
             DatasetError: no sample is left.
@@ -213,10 +212,11 @@ class FaceDataset(LabelledImages):
                 f"{self.where(0)}: no sample of its set is left; choose others, or more of them"
             )
         labels = self.labels[rows]
-        kept = np.unique(labels[labels >= 0] if classes is None else classes)
+        kept = np.unique(labels[labels >= 0])
         renumbered = np.full(self.num_classes + 1, -1)
         renumbered[kept] = np.arange(len(kept))
         subset = copy.copy(self)
+        subset.__dict__.pop("ids", None)
         subset._rows = rows if self._rows is None else self._rows[rows]
         subset._labels = renumbered[labels]
         subset.class_maps = [renumbered[numbers] for numbers in self.class_maps]
@@ -228,14 +228,14 @@ class FaceDataset(LabelledImages):
     def __len__(self) -> int:
         return self.starts[-1] if self._rows is None else len(self._rows)
 
-    def _locate(self, i: int) -> tuple[int, LabelledImages, int]:
+    def _locate(self, i: int) -> tuple[int, ImageSource, int]:
         """Return the number of the source of sample ``i``, its images, and the number in these."""
         row = i if self._rows is None else self._rows.item(i)
         number = bisect.bisect_right(self.starts, row) - 1
         return number, self.sources[number].images, row - self.starts[number]
 
     def sample(self, i: int) -> tuple[bytes, int]:
-        """See `LabelledImages.sample`."""
+        """See `ImageSource.sample`."""
         number, images, within = self._locate(i)
         if not self.sources[number].labelled:
             return images.encoded(within), -1
@@ -247,11 +247,19 @@ class FaceDataset(LabelledImages):
         _, images, within = self._locate(i)
         return images.where(within)
 
-    def name(self, i: int) -> str:
-        """Return the name in the source; of several sources ``number/name``, from 0."""
-        number, images, within = self._locate(i)
-        name = images.name(within)
-        return name if len(self.sources) == 1 else f"{number}/{name}"
+    @functools.cached_property
+    def ids(self) -> NDArray[np.str_]:  # type: ignore[override]
+        """The names in the source, text ``(N,)``; of several sources ``number/name``, from 0."""
+        each = [source.images.ids for source in self.sources]
+        if len(each) > 1:
+            each = [np.char.add(f"{number}/", names) for number, names in enumerate(each)]
+        names = np.concatenate(each)
+        return names if self._rows is None else names[self._rows]
+
+    def encoded(self, i: int) -> bytes:
+        """Return the encoded image of sample ``i``."""
+        _, images, within = self._locate(i)
+        return images.encoded(within)
 
     @property
     def titles(self) -> NDArray[np.str_]:
@@ -260,24 +268,13 @@ class FaceDataset(LabelledImages):
         return self.sources[0].images.titles if whole else self.ids
 
     def read_labels(self, progress: Progress | None = None) -> NDArray[np.int64]:
-        """See `LabelledImages.read_labels`."""
+        """See `ImageSource.read_labels`."""
         labels = [
             source.images.load_labels(progress) if source.labelled else np.full(size, -1)
             for source, size in zip(self.sources, np.diff(self.starts), strict=True)
         ]
         joined = np.concatenate([*map(np.take, self.class_maps, labels)])
         return joined if self._rows is None else joined[self._rows]
-
-    def best_order(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the places of samples in the order in which they are best read: file by file."""
-        rows = indices if self._rows is None else self._rows[indices]
-        numbers = np.searchsorted(self.starts, rows, side="right") - 1
-        places = np.empty(len(rows), np.int64)
-        for number in np.unique(numbers).tolist():
-            chosen = numbers == number
-            within = rows[chosen] - self.starts[number]
-            places[chosen] = self.sources[number].images.positions(within)
-        return np.lexsort((places, numbers))
 
     @property
     def num_subjects(self) -> int | None:
@@ -333,7 +330,8 @@ class FaceDataset(LabelledImages):
             again = (request.epoch + again) % self.views
         augment = self._augmentation(request.epoch, indices, again)
         rows = images.numpy()
-        order = self.best_order(indices)
+        # Files are best read in their order, which is mostly that of the samples.
+        order = np.argsort(indices if self._rows is None else self._rows[indices])
         for row, index in zip(order.tolist(), indices[order].tolist(), strict=True):
             image = rows[row]
             # A replacement, too, is augmented with the numbers of the sample that was asked for; a
@@ -436,8 +434,8 @@ class BatchLoader:
 
         self._loader: DataLoader[Any] = DataLoader(
             _Guarded(dataset),  # type: ignore[arg-type]
-            batch_sampler=requests,  # type: ignore[arg-type]
-            collate_fn=_unchanged,
+            batch_size=None,  # since a request is for a whole batch
+            sampler=requests,
             num_workers=workers,
             pin_memory=pin_memory,
             persistent_workers=workers > 0,
@@ -465,15 +463,11 @@ class _Guarded:
     def __init__(self, dataset: BatchSource) -> None:
         self.dataset = dataset
 
-    def __getitems__(self, request: BatchRequest) -> Batch | FacerecError:
+    def __getitem__(self, request: BatchRequest) -> Batch | FacerecError:
         try:
             return self.dataset.__getitems__(request)
         except FacerecError as error:
             return error
-
-
-def _unchanged(item: Any) -> Any:
-    return item
 
 
 def _start_worker(worker: int) -> None:
@@ -506,7 +500,7 @@ def _allocate(shape: tuple[int, ...]) -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
 
 
-def _compare_names(source: LabelledImages, largest: LabelledImages) -> None:
+def _compare_names(source: ImageSource, largest: ImageSource) -> None:
     """Refuse sources whose names say that a class number means two people.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Images with names, wherever they lie: a pack, a folder, a record file, a table in memory."""
+"""Images with names, and perhaps labels, wherever they lie: in a folder, a pack or memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from facerec.base.progress import Progress
 from facerec.records.decode import orientation
 from facerec.records.other_kinds import other_kind
 from facerec.records.packs import Pack
+from facerec.records.recordio import CLASS_LIMIT
 from facerec.records.tables import TextTable
 
 OnError = Literal["error", "skip"]
@@ -58,18 +59,26 @@ _PLAIN = re.compile(r"[^\\:\0./\s][^\\:\0]*")
 
 
 class ImageSource(ABC):
-    """Encoded images, each with an id that is unique among them.
+    """Encoded images, each with an id that is unique among them, and perhaps numbered classes.
 
     Attributes:
-        ids: text ``(m,)``, composed; embeddings, attributes and landmarks are joined on them.
+        ids: text ``(N,)``, composed; embeddings, attributes and landmarks are joined on them.
+        num_classes: labels are in ``[0, num_classes)``; some classes may have no image.
+        class_names: the name of each class, ``None`` where only numbers are known.
+        on_error: whether a label that is damaged or missing raises, or is -1.
+        upright: whether the images are files as people keep them, which are turned as their EXIF
+            data asks even if nobody aligns them; packs and records hold crops, whose pixels stay as
+            stored.
+        notes: what was found on opening that a user should know, one sentence each.
     """
 
     ids: NDArray[np.str_]
+    num_classes: int = 0
+    class_names: list[str] | None = None
+    on_error: OnError = "error"
     upright: ClassVar[bool] = False
-    """Whether the images are files as people keep them, which are turned as their EXIF data asks
-    even if nobody aligns them; packs and records hold crops, whose pixels stay as stored."""
     notes: Sequence[str] = ()
-    """What was found on opening that a user should know, one sentence each."""
+    _labels: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -86,39 +95,33 @@ class ImageSource(ABC):
         """Name image ``i`` for a message."""
         return f"image {self.ids[i]}"
 
-
-class LabelledImages(ImageSource):
-    """Encoded images of numbered classes, as training takes them.
-
-    Attributes:
-        num_classes: labels are in ``[0, num_classes)``; some classes may have no image.
-        class_names: the name of each class, ``None`` where only numbers are known.
-        on_error: whether a label that is damaged or missing raises, or is -1.
-    """
-
-    num_classes: int
-    class_names: list[str] | None = None
-    on_error: OnError = "error"
-    _classes: NDArray[np.int64]  # of all images, where they are known once the set is open
-    _labels: NDArray[np.int64] | None = None
-
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-    @abstractmethod
-    def name(self, i: int) -> str:
-        """Return a short identifier of image ``i``, unique in the set."""
-
-    @abstractmethod
     def sample(self, i: int) -> tuple[bytes, int]:
         """Return the encoded image ``i`` and its class.
 
         Raises:
             FacerecError: the image is damaged or its label is no class.
         """
+        label = self.labels.item(i)
+        if label < 0:
+            raise DatasetError(
+                f"{self.where(i)}: it has no label, as {(self.labels < 0).sum():,} of "
+                f"{len(self):,} samples; add it, or name the set as one without labels"
+            )
+        return self.encoded(i), label
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """The classes of all images, int64 ``(N,)``, -1 where there is none; read on first use."""
+        return self.load_labels()
+
+    def load_labels(self, progress: Progress | None = None) -> NDArray[np.int64]:
+        """Return `labels`, with a view of the reading if they are not there yet."""
+        if self._labels is None:
+            self._labels = self.read_labels(progress)
+        return self._labels
 
     def read_labels(self, progress: Progress | None = None) -> NDArray[np.int64]:
-        """Read the classes of all images, int64 ``(N,)``, if they are not known already.
+        """Read the classes of all images, where they are not known once the set is open.
 
         Args:
             progress: called now and then with the images done.
@@ -126,24 +129,47 @@ class LabelledImages(ImageSource):
         Raises:
             FacerecError: an image is damaged or its label is no class (``on_error="error"``).
         """
-        return self._classes
+        return np.full(len(self), -1)
 
-    def encoded(self, i: int) -> bytes:
-        """Return the encoded image ``i``; raises as `sample` does."""
-        return self.sample(i)[0]
+    def number_classes(
+        self, labels: Sequence[str], numbers: bool = False, names: list[str] | None = None
+    ) -> None:
+        """Make classes of what the set itself calls the person on each image.
 
-    def positions(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return numbers in whose order the images are best read, such as file offsets."""
-        return indices
+        Args:
+            labels: of the images, empty where there is none: names, which are numbered in their
+                order, or numbers.
+            numbers: which of both.
+            names: of the classes that are numbers, where they are known.
 
-    def names_sha256(self) -> str | None:
-        """Return a hash of the names of all images, None where other files tell them."""
-        return None
+        Raises:
+            DatasetError: a number that is no class.
+        """
+        distinct = sorted({*labels} - {""})
+        classes = {name: int(name) if numbers else number for number, name in enumerate(distinct)}
+        if not numbers:
+            names = [same_name(name) for name in distinct]
+        self.num_classes = len(names or range(max(classes.values(), default=-1) + 1))
+        limit = min(self.num_classes, CLASS_LIMIT)
+        self._labels = np.array([classes.get(label, -1) for label in labels], np.int64)
+        for label, number in classes.items():
+            if not 0 <= number < limit:
+                raise DatasetError(
+                    f"{self.where(list(labels).index(label))}: its label {label} is no class (from "
+                    f"0 to {limit - 1:,}); number people from 0, or give them names"
+                )
+        self.class_names = names
 
-    @functools.cached_property
-    def ids(self) -> NDArray[np.str_]:  # type: ignore[override]
-        """The names of all images, text ``(N,)``; made on first use."""
-        return text_array([self.name(i) for i in range(len(self))], "the training set")
+    def names_of_classes(self) -> list[str]:
+        """Return the name, or else the number, of each class."""
+        return self.class_names or [str(number) for number in range(self.num_classes)]
+
+    def label_names(self) -> NDArray[np.str_] | None:
+        """Return who is on each image, ``(N,)``, empty where unknown; None if nobody is known."""
+        if not self.num_classes:
+            return None
+        # The last name is for the label -1.
+        return text_array([*self.names_of_classes(), ""], "the labels")[self.labels]
 
     @property
     def titles(self) -> NDArray[np.str_]:
@@ -155,33 +181,36 @@ class LabelledImages(ImageSource):
         both = self.titles.tolist(), self.ids.tolist()
         return {name.strip(): i for names in both for i, name in enumerate(names)}
 
-    @property
-    def labels(self) -> NDArray[np.int64]:
-        """The classes of all images, int64 ``(N,)``; read on first use, see `read_labels`."""
-        return self.load_labels()
-
-    def load_labels(self, progress: Progress | None = None) -> NDArray[np.int64]:
-        """Return `labels`, with a view of the reading if they are not there yet."""
-        if self._labels is None:
-            self._labels = self.read_labels(progress)
-        return self._labels
-
-    def names_of_classes(self) -> list[str]:
-        """Return the name, or else the number, of each class."""
-        return self.class_names or [str(number) for number in range(self.num_classes)]
-
-    def label_names(self) -> NDArray[np.str_]:
-        """Return the name of the class of each image, ``(N,)``, empty where there is none."""
-        # The last name is for the label -1.
-        return text_array([*self.names_of_classes(), ""], "the labels")[self.labels]
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Workers read the class with each image; tables would only cost them memory.
-        made = ("_labels", "ids", "titles")
-        return {name: value for name, value in self.__dict__.items() if name not in made}
+    def names_sha256(self) -> str | None:
+        """Return a hash of the names of all images, None where other files tell them."""
+        return None
 
 
-class PackImages(ImageSource):
+class MemoryImages(ImageSource):
+    """Encoded images that a table held, such as a parquet file.
+
+    Args:
+        origin: the file that they came from, for messages.
+        ids: text ``(m,)``, unique.
+        contents: the encoded images, in the same order.
+    """
+
+    def __init__(self, origin: str | Path, ids: Sequence[str], contents: Sequence[bytes]) -> None:
+        self.origin = str(origin)
+        self.ids = text_array(ids, self.origin)
+        self.contents = contents
+        check_unique(self.ids, self.origin)
+
+    def encoded(self, i: int) -> bytes:
+        """Return the encoded image ``i``."""
+        return self.contents[i]
+
+    def where(self, i: int) -> str:
+        """Name the file and the id of image ``i``."""
+        return f"{self.origin}, image {self.ids[i]}"
+
+
+class PackImages(MemoryImages):
     """The distinct images of a pack.
 
     Ids come from the file of names beside the pack (`names_file`) if there is one, else they are
@@ -197,28 +226,26 @@ class PackImages(ImageSource):
     """
 
     def __init__(self, pack: Pack) -> None:
-        self.pack = pack
-        self.first, self.entries = pack.distinct()
-        self.subjects: NDArray[np.str_] | None = None
-        self.ids = self.first.astype(np.str_)
-        self.notes = turned_note(self, str(pack.path or pack.name))
-        path = None if pack.path is None else names_file(pack.path)
-        self.named = path is not None
+        places: dict[bytes, int] = {}
+        self.entries = np.array([places.setdefault(image, len(places)) for image in pack.images])
+        self.first = np.unique(self.entries, return_index=True)[1]
+        super().__init__(pack.path, list(map(str, self.first)), list(places))
+        self.notes = turned_note(self, self.origin)
+        path = names_file(pack.path)
+        self.named, self.subjects = path is not None, None
         if path is not None:
             self.ids, self.subjects = _read_names(path, pack, self.first)
-
-    def encoded(self, i: int) -> bytes:
-        """Return the encoded image ``i``."""
-        return self.pack.encoded(int(self.first[i]))
 
     def where(self, i: int) -> str:
         """Name the first entry with image ``i``, and its pair."""
         entry = int(self.first[i])
-        return f"{self.pack.path or self.pack.name}, image {entry} (pair {entry // 2})"
+        return f"{self.origin}, image {entry} (pair {entry // 2})"
 
 
 class FolderImages(ImageSource):
     """Files below a folder; an id is the path relative to it, with ``/`` between its parts.
+
+    The first folders are the classes, numbered in the order of their names.
 
     Args:
         root: the folder.
@@ -245,20 +272,34 @@ class FolderImages(ImageSource):
         if not self.root.is_dir():
             missing = f"{self.root}: there is no such folder of images; check the path"
             raise DatasetError(other_kind(self.root) or missing)
+        self._listed = ids is not None
         if ids is None:
-            walk, self.notes = walk_images(self.root, "check the path")
-            ids = sorted(f"{inside}{name}" for inside, names in walk for name in names)
-        self.ids = text_array(ids, str(self.root))
-        self._paths = self.ids if paths is None else text_array(paths, str(self.root))
-        check_unique(self._paths, str(self.root))
-        for name in self._paths.tolist():
-            check_relative(name, str(self.root))
+            ids, self.notes = walk_images(self.root)
+        else:
+            for name in ids if paths is None else paths:
+                check_relative(str(name), str(self.root))
+            self.ids = text_array(ids, str(self.root))
+            check_unique(self.ids, str(self.root))
+        names = [str(name) for name in (ids if paths is None else paths)]
+        # One array of bytes: millions of strings would be copied by every forked worker.
+        self._files = np.array(list(map(os.fsencode, names)), np.bytes_)
+        self.number_classes([name.split("/")[0] if "/" in name else "" for name in names])
+
+    @functools.cached_property
+    def ids(self) -> NDArray[np.str_]:  # type: ignore[override]
+        """The paths of all images, text ``(m,)``."""
+        ids = text_array([os.fsdecode(name) for name in self._files.tolist()], str(self.root))
+        check_unique(ids, str(self.root))
+        return ids
+
+    def __len__(self) -> int:
+        return len(self._files)
 
     def encoded(self, i: int) -> bytes:
         """Return the bytes of file ``i``."""
-        path = find_file(self.root, str(self._paths[i]))
+        path = find_file(self.root, os.fsdecode(self._files[i]))
         try:
-            if not path.resolve().is_relative_to(self.root.resolve()):
+            if self._listed and not path.resolve().is_relative_to(self.root.resolve()):
                 raise DatasetError(f"{path}: a symbolic link leads out of its folder")
             return read_file(path)
         # Python before 3.13 has a RuntimeError for links that lead in a circle.
@@ -270,74 +311,38 @@ class FolderImages(ImageSource):
 
     def where(self, i: int) -> str:
         """Name the path of image ``i``."""
-        return str(self.root / str(self._paths[i]))
+        return f"{self.root}/{os.fsdecode(self._files[i])}"
 
-    def first_folders(self) -> NDArray[np.str_] | None:
-        """Return the first folder of each path, ``(m,)``, empty without; None if none has one."""
-        folders = [name.split("/")[0] if "/" in name else "" for name in self.ids.tolist()]
-        return np.array(folders, np.str_) if any(folders) else None
+    def names_sha256(self) -> str:
+        """Return a hash of the paths of all images, in their order."""
+        return hashlib.sha256(self._files.view(np.uint8).data).hexdigest()
 
 
-class SubjectFolders(LabelledImages):
-    """Images in a folder of folders, one a subject: ``subject/image.jpg``.
+class SubjectFolders(FolderImages):
+    """Aligned images in a folder of folders, one a subject: ``subject/image.jpg``.
 
-    Subjects are numbered in the order of their names, images follow in the order of theirs. Notes
-    count what is no image (`walk_images`), and name subjects that have none for it; these are no
-    classes. The content of an image, not its suffix, says of which kind it is.
-
-    Args:
-        path: the folder.
-
-    Attributes:
-        root: the folder, with symbolic links resolved.
+    The content of an image, not its suffix, says of which kind it is.
 
     Raises:
         DatasetError: no such folder, no image of a subject in it, or folders with images inside a
             subject's.
     """
 
+    upright = False
+
     def __init__(self, path: str | Path) -> None:
-        form = f"images are expected as {path}/subject/image.jpg"
-        if not Path(path).is_dir():
-            raise DatasetError(other_kind(Path(path)) or f"{path}: there is no such folder; {form}")
-        self.root = Path(path).resolve()
-        walk, self.notes = walk_images(Path(path), form)
-        deep = next((inside for inside, _ in walk if inside.count("/") > 1), None)
-        folders = [(inside[:-1], names) for inside, names in walk if inside]
-        if deep is not None or not folders:
-            where = path if deep is None else Path(path) / deep
-            raise DatasetError(f"{where}: the images are not in folders of subjects; {form}")
-        if not walk[0][0]:
-            count = len(walk[0][1])
-            self.notes = [*self.notes, f"{path}: {count:,} images beside the folders are left out"]
-        # One array of bytes: millions of strings would be copied by every forked worker.
-        files = [os.fsencode(f"{folder}/{name}") for folder, names in folders for name in names]
-        self._files = np.array(files)
-        self._classes = np.repeat(np.arange(len(folders)), [len(names) for _, names in folders])
-        self.class_names = [same_name(folder) for folder, _ in folders]
+        super().__init__(path)
+        inside = np.char.count(self._files, b"/")
+        if inside.max() != 1:
+            where = self.where(int(inside.argmax())) if inside.any() else path
+            raise DatasetError(
+                f"{where}: the images are not in folders of subjects; images are expected as "
+                f"{path}/subject/image.jpg"
+            )
+        if beside := int((inside == 0).sum()):
+            self.notes = [*self.notes, f"{path}: {beside:,} images beside the folders are left out"]
+        self._files, self._labels = self._files[inside == 1], self.labels[inside == 1]
         check_unique(np.array(self.class_names), str(path), "folders of subjects")
-        self.num_classes = len(folders)
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def sample(self, i: int) -> tuple[bytes, int]:
-        """See `LabelledImages.sample`."""
-        path = self.where(i)
-        with reading(path, DatasetError):
-            return read_file(path), self._classes.item(i)
-
-    def where(self, i: int) -> str:
-        """Name the path of image ``i``."""
-        return f"{self.root}/{os.fsdecode(bytes(self._files[i]))}"
-
-    def name(self, i: int) -> str:
-        """Return ``subject/image.jpg``."""
-        return same_name(os.fsdecode(bytes(self._files[i])))
-
-    def names_sha256(self) -> str:
-        """Return a hash of the paths of all images, in their order."""
-        return hashlib.sha256(self._files.view(np.uint8).data).hexdigest()
 
 
 def find_file(root: Path, name: str) -> Path:
@@ -425,25 +430,22 @@ def metadata_kind(name: str) -> str | None:
     return "hidden" if name.startswith(".") else None
 
 
-def walk_images(root: Path, advice: str) -> tuple[list[tuple[str, list[str]]], list[str]]:
-    """Return each folder below ``root`` with images, as ``"a/b/"``, and their names, all sorted.
+def walk_images(root: Path) -> tuple[list[str], list[str]]:
+    """Return the paths of all images below ``root``, sorted part by part.
 
     Images are the plain files with one of `SUFFIXES`. Links inside ``root`` are followed, those to
     folders in the first level alone. Whatever else there is, is counted and not opened.
 
     Returns:
-        The folders, and notes on what was passed over.
+        The paths, and notes on what was passed over.
 
     Raises:
-        DatasetError: a folder cannot be read, or there are no images; it ends with ``advice``.
+        DatasetError: a folder cannot be read, or there are no images.
     """
     account, home = Account(), root.resolve()
-    found: list[tuple[str, list[str]]] = []
-    waiting = [""]
-    while waiting:
-        inside = waiting.pop()
-        person = inside.split("/", 1)[0]
-        images, folders, visible = [], [], False
+    found, folders = list[str](), [""]
+    for inside in folders:  # which grow as they are found
+        person, visible = inside.split("/", 1)[0], False
         with (
             reading(root / inside, DatasetError, "check its rights"),
             os.scandir(root / inside) as listing,
@@ -456,34 +458,32 @@ def walk_images(root: Path, advice: str) -> tuple[list[tuple[str, list[str]]], l
             if kind == "folder":
                 folders.append(f"{inside}{entry.name}/")
             elif kind in SUFFIXES:
-                images.append(entry.name)
+                found.append(f"{inside}{entry.name}")
+                account.people[person] = True
             else:
                 account.passed[kind] += 1
                 if person and metadata is None:
                     account.people.setdefault(person, False)
         if not visible and inside:
             account.passed["empty folder"] += 1
-        waiting += reversed(folders)
-        if images:
-            account.people[person] = True
-            found.append((inside, images))
     notes = account.notes(root)
     if not found:
         raise DatasetError(
-            f"{root}: it holds no images ({', '.join(SUFFIXES)}); {'; '.join([*notes, advice])}"
+            f"{root}: it holds no images ({', '.join(SUFFIXES)}); "
+            f"{'; '.join([*notes, 'check the path'])}"
         )
-    return found, notes
+    return sorted(found, key=lambda path: path.split("/")), notes
 
 
 def _entry_kind(entry: os.DirEntry[str], home: Path, top: bool) -> str:
     """Return "folder", the suffix of a file, or what else an entry is counted as."""
-    path = Path(entry.path)
     if entry.is_symlink():
-        if not Path(os.path.realpath(path)).is_relative_to(home):
+        target = Path(os.path.realpath(entry.path))
+        if not target.is_relative_to(home):
             return "link to elsewhere"
-        if not path.exists():  # to nothing, or in a circle
+        if not target.exists():  # to nothing, or in a circle
             return "link"
-        if path.is_dir() and not top:
+        if target.is_dir() and not top:
             return "linked folder"
     if entry.is_file():  # nearly all, and the listing knows it
         return suffix_kind(entry.name)
@@ -503,30 +503,6 @@ def turned_note(images: ImageSource, where: str) -> list[str]:
         "their side"
     )
     return [sentence] if turned else []
-
-
-class MemoryImages(ImageSource):
-    """Encoded images that a table held, such as a parquet file.
-
-    Args:
-        origin: the file that they came from, for messages.
-        ids: text ``(m,)``, unique.
-        contents: the encoded images, in the same order.
-    """
-
-    def __init__(self, origin: str | Path, ids: Sequence[str], contents: Sequence[bytes]) -> None:
-        self.origin = str(origin)
-        self.ids = text_array(ids, self.origin)
-        self.contents = contents
-        check_unique(self.ids, self.origin)
-
-    def encoded(self, i: int) -> bytes:
-        """Return the encoded image ``i``."""
-        return self.contents[i]
-
-    def where(self, i: int) -> str:
-        """Name the file and the id of image ``i``."""
-        return f"{self.origin}, image {self.ids[i]}"
 
 
 def text_array(texts: Sequence[str] | NDArray[np.str_], where: str) -> NDArray[np.str_]:
@@ -551,14 +527,13 @@ def check_unique(ids: NDArray[np.str_], where: str, noun: str = "images") -> Non
     Raises:
         DatasetError: naming the first such id and its places.
     """
-    values, counts = np.unique(ids, return_counts=True)
-    if len(values) < len(ids):
-        twice = str(values[counts > 1][0])
-        positions = np.flatnonzero(ids == twice)[:2].tolist()
-        raise DatasetError(
-            f"{where}: the id {twice!r} names two {noun} (number {positions[0]} and "
-            f"{positions[1]}); ids must be unique in any Unicode form, so rename one"
-        )
+    places: dict[str, int] = {}
+    for place, name in enumerate(ids.tolist()):
+        if (first := places.setdefault(name, place)) != place:
+            raise DatasetError(
+                f"{where}: the id {name!r} names two {noun} (number {first} and {place}); ids must "
+                "be unique in any Unicode form, so rename one"
+            )
 
 
 def check_relative(name: str, where: str) -> None:
@@ -592,11 +567,11 @@ def _read_names(
     table = TextTable(path, PackError)
     columns = ["index", "image_id", *(["subject_id"] if "subject_id" in table.columns else [])]
     rows = [fields for _, fields in table.rows(columns)]
-    if [fields[0] for fields in rows] != [str(entry) for entry in range(2 * len(pack))]:
+    count = len(pack.images)
+    if [fields[0] for fields in rows] != list(map(str, range(count))):
         raise PackError(
-            f"{path}: it has {len(rows)} lines whose index does not run from 0 to "
-            f"{2 * len(pack) - 1} as the images of the pack do; make it again for {pack.path} or "
-            "take it away"
+            f"{path}: it has {len(rows)} lines whose index does not run from 0 to {count - 1} as "
+            f"the images of the pack do; make it again for {pack.path} or take it away"
         )
     _, names, *subjects = (text_array(texts, str(path))[first] for texts in zip(*rows, strict=True))
     check_unique(names, str(path))

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from facerec.base.errors import DatasetError, RecordError
 from facerec.base.files import open_file
 from facerec.base.progress import Progress
-from facerec.records.images import LabelledImages, OnError, check_relative, text_array
+from facerec.records.images import ImageSource, OnError, check_relative, text_array
 from facerec.records.recordio import (
     CLASS_LIMIT,
     HEADER_BYTES,
@@ -74,7 +74,7 @@ def read_property(path: Path) -> tuple[int, tuple[int, int]]:
     return classes, (height, width)
 
 
-class RecordImages(LabelledImages):
+class RecordImages(ImageSource):
     """The images of one training pack, ordered by key; header and range records are none.
 
     The file is mapped on first use in each process; objects may be pickled.
@@ -133,9 +133,10 @@ class RecordImages(LabelledImages):
         """Name image ``i`` for a message: file, key and offset."""
         return f"{self.path}, key {self.keys.item(i)}, offset {self.offsets.item(i)}"
 
-    def name(self, i: int) -> str:
-        """Return the key of the record."""
-        return str(self.keys[i])
+    @functools.cached_property
+    def ids(self) -> NDArray[np.str_]:  # type: ignore[override]
+        """The keys of all records, text ``(N,)``."""
+        return self.keys.astype(np.str_)
 
     def read(self, i: int) -> ImageRecord:
         """Return image ``i`` with its labels.
@@ -154,9 +155,9 @@ class RecordImages(LabelledImages):
         record = self.read(i)
         return record.image, class_of(record, self.where(i), self._limit, self.label_index)
 
-    def positions(self, indices: np.ndarray) -> np.ndarray:
-        """Return the offsets in the record file."""
-        return self.offsets[indices]
+    def encoded(self, i: int) -> bytes:
+        """Return the encoded image ``i``; raises as `sample` does."""
+        return self.sample(i)[0]
 
     def read_labels(self, progress: Progress | None = None) -> NDArray[np.int64]:
         """Read the classes of all images, int64 ``(N,)``, by one pass over their headers.

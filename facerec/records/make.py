@@ -22,7 +22,7 @@ from facerec.base.progress import Progress
 from facerec.records.decode import decode_image, image_kind, image_suffix
 from facerec.records.images import (
     SUFFIXES,
-    LabelledImages,
+    ImageSource,
     OnError,
     SubjectFolders,
     suffix_kind,
@@ -31,7 +31,8 @@ from facerec.records.images import (
 from facerec.records.layout import CLASSES_FILE, RecordImages, read_list, write_image_records
 from facerec.records.proposals import combine, read_proposals
 from facerec.records.recordio import RecordFile, RecordIndex, record_writer, unpack, write_index
-from facerec.records.table_images import TableImages, is_tables
+from facerec.records.shards import PARQUET, set_kind
+from facerec.records.table_images import TableImages
 from facerec.records.training_set import Data, open_images
 
 _SIZE = (112, 112)
@@ -112,13 +113,16 @@ def make_records(
         RecordError: the files cannot hold a name, or cannot be written; or no image can be used.
     """
     source, out = Path(folder), Path(out)
-    images = TableImages(source, progress) if is_tables(source) else SubjectFolders(source)
-    if isinstance(images, SubjectFolders):
+    images: ImageSource
+    if set_kind(source) == PARQUET:
+        images = TableImages(source, progress)
+    else:
+        images = SubjectFolders(source)
         check_outside(images, out)
     filled: set[int] = set()
 
     def place(i: int, suffix: str) -> tuple[int, str]:
-        label, name = int(images.labels[i]), images.name(i)
+        label, name = int(images.labels[i]), str(images.ids[i])
         filled.add(label)
         kept = suffix_kind(name) in SUFFIXES and suffix_kind(name) not in _STORED_AS_PNG
         return label, name + suffix * (not kept)
@@ -142,7 +146,7 @@ def check_outside(images: SubjectFolders, out: Path) -> None:
     Raises:
         DatasetError: ``out`` lies in it.
     """
-    if out.resolve().is_relative_to(images.root):
+    if out.resolve().is_relative_to(images.root.resolve()):
         raise DatasetError(
             f"{out}: lies inside the folder of the images, where it would become a subject; "
             "choose another folder"
@@ -187,7 +191,8 @@ def apply_proposals(
     ids = images.ids.tolist()
     # Tables have no blanks around fields, which folders may have.
     names = [name.strip() for name in images.names_of_classes()]
-    before = dict(zip(ids, (name.strip() for name in images.label_names().tolist()), strict=True))
+    numbers = images.labels.tolist()
+    before = {ids[i]: names[label] if label >= 0 else "" for i, label in enumerate(numbers)}
     image_ids = {name: ids[i] for name, i in images.by_name().items()}
     rows = [
         replace(row, image_id=image_ids.get(row.image_id, row.image_id))
@@ -213,7 +218,7 @@ def apply_proposals(
     order = [i for _, i in sorted((number[label], i) for i, label in enumerate(labels) if label)]
 
     def place(i: int, suffix: str) -> tuple[int, str]:
-        file = images.name(i).replace("/", "_").removesuffix(suffix)
+        file = ids[i].replace("/", "_").removesuffix(suffix)
         return number[labels[i]], f"{labels[i]}/{file}{suffix}"
 
     skipped = _write_set(out, images, order, classes, place, None, on_error, progress)
@@ -295,7 +300,7 @@ def export_folder(
 
 def _write_set(
     out: Path,
-    images: LabelledImages,
+    images: ImageSource,
     rows: Sequence[int],
     classes: Sequence[str],
     place: Callable[[int, str], tuple[int, str]],
@@ -321,7 +326,7 @@ def _write_set(
     skipped: list[str] = []
 
     def stored(i: int) -> bytes:
-        data = images.encoded(i)
+        data, _ = images.sample(i)
         foreign = image_kind(data) not in (None, "jpeg", "png")  # None is for whoever decodes it
         if foreign or size is not None:
             image = decode_image(data, images.where(i), size)

@@ -12,7 +12,6 @@ face.evoLVe and InsightFace_Pytorch wrote it, with the labels in ``NAME_list.npy
 
 from __future__ import annotations
 
-import hashlib
 import io
 import math
 import pickle
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from facerec.base.errors import MissingExtraError, PackError, message_line
 from facerec.base.files import atomic_path, parse_json, read_file, reading
@@ -36,12 +36,10 @@ _CHUNK_BYTES = 1 << 28
 
 _SIZES = Path("meta", "sizes")
 
-_REPEATED_BYTES = 1 << 28
-"""Images of more bytes together must be mostly different ones."""
-
 MAX_IMAGE_BYTES = 16 << 20
 MAX_OPCODES = 5_000_000
 
+_LABELS = (bool, int, np.bool_, np.integer)
 _SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
 
 # Everything that protocols 0 to 5 need for lists, tuples, bytes, booleans and NumPy arrays of them.
@@ -61,39 +59,15 @@ class Pack:
     """Pairs of encoded images; pair ``i`` is images ``2i`` and ``2i + 1``.
 
     Attributes:
-        path: where the pack came from, if from a file.
-        name: name of the bench, as in ``lfw``.
-        data: uint8, the bytes of all images one after the other.
-        offsets: int64 ``(2n + 1,)``; image ``i`` is ``data[offsets[i]:offsets[i + 1]]``.
+        path: where the pack came from; its name without suffix is that of the bench.
+        images: 2n encoded images, JPEG or PNG.
         issame: bool ``(n,)``, whether the pair shows the same subject. Order is meaning: ten-fold
             scores use contiguous folds.
     """
 
-    path: Path | None
-    name: str
-    data: np.ndarray
-    offsets: np.ndarray
-    issame: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.issame)
-
-    def encoded(self, i: int) -> bytes:
-        """Return the encoded image ``i``, JPEG or PNG."""
-        return self.data[self.offsets[i] : self.offsets[i + 1]].tobytes()
-
-    def distinct(self) -> tuple[np.ndarray, np.ndarray]:
-        """Find equal images, so that each one needs to be embedded only once.
-
-        Returns:
-            int64 ``(m,)``: the first index of each distinct image, ascending; and int64 ``(2n,)``:
-            for every image, its place among these.
-        """
-        images = np.split(self.data, self.offsets[1:-1])
-        digests = [hashlib.sha256(image.data).digest() for image in images]
-        numbers: dict[bytes, int] = {}
-        inverse = np.array([numbers.setdefault(digest, len(numbers)) for digest in digests])
-        return np.unique(inverse, return_index=True)[1], inverse
+    path: Path
+    images: Sequence[bytes]
+    issame: NDArray[np.bool_]
 
 
 def read_pack(path: str | Path) -> Pack:
@@ -127,54 +101,35 @@ def write_pack(path: str | Path, images: Sequence[bytes], issame: Sequence[bool]
         PackError: the content is no pack, or the file cannot be written.
     """
     path = Path(path)
-    pack = _make_pack(path, images, issame)
+    pack = _checked(path, images, issame)
     with atomic_path(path, PackError) as temporary, temporary.open("wb") as file:
         if path.suffix == ".npz":
-            np.savez(file, data=pack.data, offsets=pack.offsets, issame=pack.issame)
+            data = np.frombuffer(b"".join(pack.images), np.uint8)
+            offsets = np.cumsum([0, *map(len, pack.images)], dtype=np.int64)
+            np.savez(file, data=data, offsets=offsets, issame=pack.issame)
             return
         pickler = pickle.Pickler(file, protocol=2)
         # Without a memo, bytes do not depend on which images happen to be the same object.
         pickler.fast = True
-        pickler.dump(([bytes(image) for image in images], pack.issame.tolist()))
+        pickler.dump((list(pack.images), pack.issame.tolist()))
 
 
-def _make_pack(path: Path, images: Sequence[bytes], issame: Sequence[bool]) -> Pack:
-    """Lay encoded images out in one array."""
-    if not all(isinstance(image, (bytes, bytearray)) for image in images) or not all(
-        isinstance(label, (bool, int, np.bool_, np.integer)) and label in (0, 1) for label in issame
-    ):
-        raise PackError(f"{path}: an image is no bytes, or a label not 0 or 1; make the pack again")
-    lengths = [len(image) for image in images]
-    # A pickle may name one image many times over, so that the sum exceeds the file.
-    held = sum({id(image): len(image) for image in images}.values())
-    if sum(lengths) > min(MAX_PACK_BYTES, max(_REPEATED_BYTES, 10 * held)):
-        raise PackError(
-            f"{path}: its images unfold to {sum(lengths):,} bytes, and those that differ have "
-            f"{held:,}; check that this is the right file"
-        )
-    data = np.frombuffer(b"".join(images), dtype=np.uint8)
-    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    return _checked(Pack(path, path.stem, data, offsets, np.array(issame, dtype=bool)))
-
-
-def _checked(pack: Pack) -> Pack:
+def _checked(path: Path, images: Sequence[Any], issame: Sequence[Any]) -> Pack:
     """Return a pack in which two images of a kind that is read stand for each label."""
-    n, offsets = len(pack), pack.offsets
-    if not n or len(offsets) != 2 * n + 1:
+    wrong = [label for label in issame if not isinstance(label, _LABELS) or label not in (0, 1)]
+    if wrong or not len(issame) or len(images) != 2 * len(issame):
         raise PackError(
-            f"{pack.path}: {len(offsets) - 1:,} images for {n:,} labels; a pack has two images for "
-            "each label, make it again"
+            f"{path}: {len(images):,} images for {len(issame):,} labels, of which {len(wrong):,} "
+            "are not 0 or 1; a pack has two images for each label, make it again"
         )
-    lengths = np.diff(offsets)
-    for i in range(2 * n):
-        beginning = pack.data[offsets[i] : offsets[i] + min(8, lengths[i])].tobytes()
-        if not beginning.startswith(_SIGNATURES) or lengths[i] > MAX_IMAGE_BYTES:
+    for i, image in enumerate(images):
+        start = image[:8] if isinstance(image, bytes) else type(image).__name__.encode()
+        if not start.startswith(_SIGNATURES) or len(image) > MAX_IMAGE_BYTES:
             raise PackError(
-                f"{pack.path}, image {i}: {lengths[i]:,} bytes that begin with {beginning!a} are "
-                f"neither JPEG nor PNG, or more than {MAX_IMAGE_BYTES:,}; make the pack again with "
-                "encoded images"
+                f"{path}, image {i}: {start!a} begins no JPEG or PNG, or it has more than "
+                f"{MAX_IMAGE_BYTES:,} bytes; make the pack again with encoded images"
             )
-    return pack
+    return Pack(path, images, np.array(issame, bool))
 
 
 def is_bcolz(path: Path) -> bool:
@@ -218,7 +173,7 @@ def _read_bcolz(path: Path) -> Pack:
             f"{path}: no bcolz pack of images that can be read ({message_line(problem)}); get or "
             "make it again"
         ) from problem
-    return _make_pack(path, images, issame)
+    return _checked(path, images, issame)
 
 
 def _read_npz(path: Path, content: bytes) -> Pack:
@@ -240,7 +195,8 @@ def _read_npz(path: Path, content: bytes) -> Pack:
             f"{path}: its arrays, {kinds}, are no bytes of images, offsets that ascend and labels; "
             "make the pack again"
         )
-    return _checked(Pack(path, path.stem, data, offsets, issame))
+    images = [image.tobytes() for image in np.split(data, offsets[1:-1])]
+    return _checked(path, images, issame.tolist())
 
 
 def _read_pickle(path: Path, content: bytes) -> Pack:
@@ -254,7 +210,7 @@ def _read_pickle(path: Path, content: bytes) -> Pack:
             f"{path}: this is no verification pack ({type(problem).__name__}: "
             f"{str(problem)[:200]}); nothing of the file was executed, get or make the pack again"
         ) from problem
-    return _make_pack(path, images, issame)
+    return _checked(path, images, issame)
 
 
 def _check_opcodes(content: bytes) -> None:

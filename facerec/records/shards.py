@@ -12,6 +12,8 @@ from facerec.base.errors import DatasetError, FacerecError
 from facerec.base.files import check_regular
 from facerec.base.libraries import needed
 
+RECORDS, TAR, PARQUET = ".rec", ".tar", ".parquet"
+
 _BRACES = re.compile(r"\{(?:(\d{1,6})\.\.(\d{1,6})|([^{},]*(?:,[^{},]*)+))\}")
 _STARS = re.compile(r"[*?\[]")
 
@@ -20,6 +22,22 @@ def is_pattern(path: str | Path) -> bool:
     """Tell whether a path stands for others: it has braces or stars, and no file has this name."""
     text = str(path)
     return bool(_BRACES.search(text) or _STARS.search(text)) and not Path(path).exists()
+
+
+def set_kind(path: Path) -> str:
+    """Return the suffix of the files that hold a set of images: .rec, .tar or .parquet, or none.
+
+    A folder with a record file holds records, beside which an archive of them may lie; shards lie
+    in a folder without others in it.
+    """
+    suffix = path.suffix.lower()
+    if path.is_dir():
+        entries = [entry for entry in path.iterdir() if entry.name[0] != "."]
+        suffixes = {entry.suffix.lower() for entry in entries}
+        shards = () if any(map(Path.is_dir, entries)) else (TAR, PARQUET)
+        return next((kind for kind in (RECORDS, *shards) if kind in suffixes), "")
+    there = suffix == RECORDS or path.is_file() or is_pattern(path)
+    return suffix if there and suffix in (RECORDS, TAR, PARQUET) else ""
 
 
 def shard_paths(path: str | Path, suffix: str) -> list[Path]:

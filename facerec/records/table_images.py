@@ -6,6 +6,7 @@ with the command (`facerec.base.large_arrays`); a set of many millions becomes r
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import tempfile
@@ -13,33 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from facerec.base.errors import DatasetError
 from facerec.base.large_arrays import scratch_folder
 from facerec.base.progress import Progress
-from facerec.records.images import LabelledImages
-from facerec.records.recordio import CLASS_LIMIT
-from facerec.records.shards import is_pattern, reading_parquet, shard_paths
+from facerec.records.images import ImageSource, text_array
+from facerec.records.shards import PARQUET, reading_parquet, shard_paths
 from facerec.records.tar_shards import IMAGE, LABEL_KEYS
-
-SUFFIX = ".parquet"
 
 _ROWS = 256
 
 
-def is_tables(path: Path) -> bool:
-    """Tell whether a path stands for Parquet tables: a file, a pattern, or a folder of only such.
-
-    A folder with records or folders in it is none.
-    """
-    if path.suffix.lower() == SUFFIX:
-        return path.is_file() or is_pattern(path)
-    entries = [entry for entry in path.iterdir() if entry.name[0] != "."] if path.is_dir() else []
-    others = any(entry.is_dir() or entry.suffix == ".rec" for entry in entries)
-    return not others and any(entry.suffix.lower() == SUFFIX for entry in entries)
-
-
-class TableImages(LabelledImages):
+class TableImages(ImageSource):
     """The images of Parquet tables, in the order of their rows, named ``label/row``.
 
     Labels that are numbers are the classes, which the metadata may name; else they are names, and
@@ -58,7 +45,7 @@ class TableImages(LabelledImages):
                 labels, several splits, or an image that is not in the table.
             MissingExtraError: pyarrow is not installed.
         """
-        self.path, shards = path, shard_paths(path, SUFFIX)
+        self.path, shards = path, shard_paths(path, PARQUET)
         splits = sorted({shard.stem.split("-0")[0] for shard in shards})
         if not shards or len(splits) > 1:
             raise DatasetError(
@@ -76,7 +63,8 @@ class TableImages(LabelledImages):
                         label = _label_column(shard, table.schema_arrow.names)
                         names = _class_names(table.schema_arrow.metadata or {}, label) or names
                         for batch in table.iter_batches(_ROWS, columns=[IMAGE, label]):
-                            for cell in batch.column(IMAGE).to_pylist():
+                            for row in batch.to_pylist():
+                                cell = row[IMAGE]
                                 data = cell.get("bytes") if isinstance(cell, dict) else cell
                                 if not isinstance(data, bytes):
                                     raise DatasetError(
@@ -84,7 +72,7 @@ class TableImages(LabelledImages):
                                         "the table; save it with the bytes of the images"
                                     )
                                 sizes.append(copy.write(data))
-                            labels += batch.column(label).to_pylist()
+                                labels.append(row[label])
                 if progress is not None:
                     progress("reading tables", number, len(shards))
             if not sum(sizes):
@@ -92,46 +80,33 @@ class TableImages(LabelledImages):
             copy.flush()
             self._data = np.memmap(copy, np.uint8, "r")
         self._ends = np.cumsum([0, *sizes])
-        if not all(isinstance(each, int) for each in labels if each is not None):
-            names = sorted({str(each) for each in labels if each is not None})
-            numbers = {name: number for number, name in enumerate(names)}
-            labels = [None if each is None else numbers[str(each)] for each in labels]
-        self._classes = np.array([-1 if each is None else each for each in labels], np.int64)
-        self.num_classes = len(names or range(self._classes.max() + 1))
-        wrong = (self._classes < -1) | (self._classes >= min(self.num_classes, CLASS_LIMIT))
-        if wrong.any() or self._classes.max() < 0:
-            row = int(wrong.argmax())
-            raise DatasetError(
-                f"{self.where(row)}: its label {labels[row]} is no class (from 0 to "
-                f"{self.num_classes - 1:,}); number people from 0, or give them names"
-            )
-        self.class_names = names
+        numbers = all(isinstance(each, int) for each in labels if each is not None)
+        absent = (None, -1) if numbers else (None,)
+        texts = ["" if each in absent else str(each) for each in labels]
+        self.number_classes(texts, numbers, names)
 
     def __len__(self) -> int:
-        return len(self._classes)
+        return len(self._ends) - 1
 
     def where(self, i: int) -> str:
         """Name the table and the row of image ``i``, counted through all tables."""
         return f"{self.path}, row {i}"
 
-    def name(self, i: int) -> str:
-        """Return the name, or number, of the class, and the row."""
-        label = self._classes.item(i)
-        known = self.class_names[label] if self.class_names and label >= 0 else str(label)
-        return f"{known.replace('/', '_')}/{i}"
+    @functools.cached_property
+    def ids(self) -> NDArray[np.str_]:  # type: ignore[override]
+        """The name, or number, of the class of each image, and its row."""
+        names = [*self.names_of_classes(), "-1"]
+        rows = enumerate(self.labels.tolist())
+        return text_array([f"{names[k].replace('/', '_')}/{i}" for i, k in rows], str(self.path))
 
-    def sample(self, i: int) -> tuple[bytes, int]:
-        """See `LabelledImages.sample`; an image without a label is refused."""
-        if (label := self._classes.item(i)) < 0:
-            raise DatasetError(f"{self.where(i)}: it has no label; add it, or leave the row out")
-        return self._data[self._ends[i] : self._ends[i + 1]].tobytes(), label
+    def encoded(self, i: int) -> bytes:
+        """Return the encoded image ``i``, which needs no label."""
+        return self._data[self._ends[i] : self._ends[i + 1]].tobytes()
 
     def names_sha256(self) -> str:
         """Return a hash of the classes and of the size of every image, in their order."""
-        digest = hashlib.sha256("\0".join(self.class_names or []).encode(errors="surrogateescape"))
-        for array in (self._classes, self._ends):
-            digest.update(array.tobytes())
-        return digest.hexdigest()
+        names = "\0".join(self.class_names or []).encode(errors="surrogateescape")
+        return hashlib.sha256(names + self.labels.tobytes() + self._ends.tobytes()).hexdigest()
 
 
 def _label_column(path: Path, columns: list[str]) -> str:

@@ -14,6 +14,7 @@ passed over. Every member is used or counted.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -33,16 +34,15 @@ from facerec.base.progress import Progress
 from facerec.records.images import (
     SUFFIXES,
     Account,
-    LabelledImages,
+    ImageSource,
     check_unique,
     metadata_kind,
     suffix_kind,
+    text_array,
 )
 from facerec.records.npz import ArchiveError, read_arrays, write_arrays
-from facerec.records.recordio import CLASS_LIMIT
-from facerec.records.shards import is_pattern, shard_paths
+from facerec.records.shards import TAR, shard_paths
 
-SUFFIX = ".tar"
 INDEX = ".index.npz"
 """Behind the name of a shard."""
 
@@ -68,22 +68,7 @@ the shard; the label is empty where there is none. ``account``: JSON, what was p
 ``stamp``: format, size and time of change of the shard in nanoseconds."""
 
 
-def is_tar_shards(path: Path) -> bool:
-    """Tell whether a path stands for shards: a .tar, a folder of such alone, braces or stars.
-
-    A folder with a record file holds records, beside which an archive of them may lie.
-    """
-    if path.suffix.lower() == SUFFIX:
-        return path.is_file() or is_pattern(path)
-    if not path.is_dir():
-        return False
-    visible = [entry for entry in path.iterdir() if entry.name[0] != "."]
-    return any(entry.suffix.lower() == SUFFIX for entry in visible) and not any(
-        entry.suffix == ".rec" or entry.is_dir() for entry in visible
-    )
-
-
-class TarImages(LabelledImages):
+class TarImages(ImageSource):
     """The images of WebDataset shards, in the order of the shards and of their members.
 
     Labels that are all whole numbers are the classes; else they are names, and numbered in their
@@ -106,9 +91,9 @@ class TarImages(LabelledImages):
                 images or a label that is no class, or a key that a shard has twice.
         """
         path = Path(path)
-        self.shards = shard_paths(path, SUFFIX)
+        self.shards = shard_paths(path, TAR)
         if not self.shards:
-            raise DatasetError(f"{path}: there is no such {SUFFIX} file, or none in it")
+            raise DatasetError(f"{path}: there is no such {TAR} file, or none in it")
         account, samples = Account(), []
         for number, shard in enumerate(self.shards):
             index = self._index(shard)
@@ -135,24 +120,13 @@ class TarImages(LabelledImages):
         self._prefixed = len(np.unique(self._samples["key"])) < len(self._samples)
         if self._prefixed:
             check_unique(np.array([shard.stem for shard in self.shards]), str(path), "shards")
-            name = printable(self.name(0))
+            name = printable(str(self.ids[0]))
             self.notes = [*self.notes, f"{path}: shards repeat keys, so images are named as {name}"]
-        self._number_classes(labels)
+        numbers = all(_NUMBER.fullmatch(label) for label in there - {b""})
+        self.number_classes([_text(label) for label in labels.tolist()], numbers)
 
     def __len__(self) -> int:
         return len(self._samples)
-
-    def sample(self, i: int) -> tuple[bytes, int]:
-        """See `LabelledImages.sample`; an image without a label is refused."""
-        label = self._classes.item(i)
-        if label < 0:
-            raise DatasetError(
-                f"{self.where(i)}: it has no label, as {(self._classes < 0).sum():,} of "
-                f"{len(self):,} samples: a .cls with a number or name, a .txt with a number, or a "
-                f".json with one of {', '.join(LABEL_KEYS)}; add it, or name the set as one "
-                "without labels"
-            )
-        return self.encoded(i), label
 
     def encoded(self, i: int) -> bytes:
         """Return the encoded image ``i``, which needs no label."""
@@ -168,15 +142,18 @@ class TarImages(LabelledImages):
         """Name the shard and the key of image ``i``."""
         return f"{self._shard(i)}, sample {_text(self._samples['key'][i])}"
 
-    def name(self, i: int) -> str:
-        """Return the key of the sample, behind the name of its shard where shards repeat keys."""
-        key = _text(self._samples["key"][i])
-        return f"{self._shard(i).stem}/{key}" if self._prefixed else key
+    @functools.cached_property
+    def ids(self) -> NDArray[np.str_]:  # type: ignore[override]
+        """The keys of all samples, behind the names of their shards where these repeat keys."""
+        keys = [_text(key) for key in self._samples["key"].tolist()]
+        if self._prefixed:
+            keys = [f"{self._shard(i).stem}/{key}" for i, key in enumerate(keys)]
+        return text_array(keys, str(self.shards[0]))
 
     def names_sha256(self) -> str:
         """Return a hash of keys and classes and of the size of every image, in their order."""
         digest = hashlib.sha256("\0".join(self.class_names or []).encode(errors="surrogateescape"))
-        for array in (self._samples["key"], self._classes, self._samples["size"], self._starts):
+        for array in (self._samples["key"], self.labels, self._samples["size"], self._starts):
             digest.update(array.tobytes())
         return digest.hexdigest()
 
@@ -199,26 +176,6 @@ class TarImages(LabelledImages):
                 note = f"{shard}: its index is not kept and is made again each time ({problem})"
                 self.notes = [*self.notes, note]
         return index
-
-    def _number_classes(self, labels: NDArray[np.bytes_]) -> None:
-        """Give each label its class, -1 where there is none."""
-        distinct, inverse = np.unique(labels, return_inverse=True)
-        known = distinct != b""
-        classes = np.full(len(distinct), -1)
-        if all(_NUMBER.fullmatch(label) for label in distinct[known].tolist()):
-            classes[known] = distinct[known].astype(np.int64)
-            wrong = known & ((classes < 0) | (classes >= CLASS_LIMIT))
-            if wrong.any():
-                first = int(np.flatnonzero(wrong[inverse])[0])
-                raise DatasetError(
-                    f"{self.where(first)}: its label {_text(labels[first])} is no class (from 0 to "
-                    f"{CLASS_LIMIT - 1:,}); number people from 0, or give them names"
-                )
-        else:
-            classes[known] = np.arange(known.sum())
-            self.class_names = [_text(label) for label in distinct[known]]
-        self._classes = classes[inverse]
-        self.num_classes = int(classes.max()) + 1
 
 
 def index_shard(path: Path) -> Index:
@@ -360,13 +317,12 @@ def _read_index(path: Path, stamp: NDArray[np.int64]) -> Index | None:
         names = ("samples", "account", "stamp")
         index, _ = read_arrays(path, path.stat().st_size, names, _MAX_INDEX)
         samples = index["samples"]
-        kinds = [np.dtype(kind).kind for _, kind, *_ in samples.dtype.descr]
+        kinds = {name: samples.dtype[name].kind for name in samples.dtype.names or ()}
         sound = (
             np.array_equal(index["stamp"], stamp)
-            and samples.dtype.names == ("key", "label", "offset", "size")
-            and (samples.ndim, kinds) == (1, ["S", "S", "i", "i"])
-            and min(samples["offset"].min(initial=0), samples["size"].min(initial=0)) >= 0
-            and bool((samples["size"] <= stamp[1] - samples["offset"]).all())
+            and kinds == {"key": "S", "label": "S", "offset": "i", "size": "i"}
+            and samples.ndim == 1
+            and samples["size"].min(initial=0) >= 0
         )
         Account().add(*parse_json(bytes(index["account"][0])))
     except (OSError, ArchiveError, KeyError, TypeError, ValueError, AttributeError, IndexError):

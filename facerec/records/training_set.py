@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -15,11 +16,12 @@ from facerec.base.names import same_name
 from facerec.base.progress import Progress
 from facerec.records.augment import Augmentation
 from facerec.records.dataset import FaceDataset, Source
-from facerec.records.images import LabelledImages, OnError, SubjectFolders, turned_note
+from facerec.records.images import ImageSource, OnError, SubjectFolders, turned_note
 from facerec.records.layout import RecordImages
-from facerec.records.table_images import TableImages, is_tables
+from facerec.records.shards import PARQUET, RECORDS, TAR, set_kind
+from facerec.records.table_images import TableImages
 from facerec.records.tables import TextTable, read_text
-from facerec.records.tar_shards import TarImages, is_tar_shards
+from facerec.records.tar_shards import TarImages
 
 
 @dataclass(frozen=True)
@@ -105,28 +107,33 @@ def open_dataset(data: Data, seed: int, progress: Progress | None = None) -> Fac
     for further in data.also:
         images = open_images(further.path, data, progress)
         sources.append(Source(images, further.weight, further.shared_classes, further.labelled))
-    for source in sources:
-        if source.labelled and isinstance(source.images, TarImages):
-            _check_labelled(source.images)
+    for source, part in zip(sources, parts, strict=True):
+        if source.labelled and isinstance(source.images, (TarImages, TableImages)):
+            _check_labelled(source.images, part.path)
     dataset = FaceDataset(
         *sources,
         augmentation=data.augmentation,
         on_error=data.on_error,
         seed=seed,
     )
-    if any(part.subjects or part.exclude for part in parts):
-        rows, classes = [], []
-        for number, (source, part) in enumerate(zip(sources, parts, strict=True)):
-            kept, known_classes = _kept(source.images, part, progress)
-            rows.append(dataset.starts[number] + kept)
-            if source.labelled:
-                classes.append(dataset.class_maps[number][known_classes])
-        dataset.load_labels(progress)
-        dataset = dataset.subset(np.concatenate(rows), np.concatenate(classes))
-    return _without_rare(dataset, data, progress) if data.min_images > 1 else dataset
+    if data.min_images == 1 and not any(part.subjects or part.exclude for part in parts):
+        return dataset
+    each = zip(sources, parts, strict=True)
+    kept = np.concatenate([_kept(source.images, part, progress) for source, part in each])
+    labels = dataset.load_labels(progress)
+    counts = np.bincount(labels[kept & (labels >= 0)], minlength=dataset.num_classes)
+    frequent = counts >= data.min_images
+    if not frequent.any():
+        raise DatasetError(
+            f"{data.path}: nobody has {data.min_images:,} images, the most are {counts.max():,}; "
+            "lower data.min_images"
+        )
+    # Images of nobody stay where a set is told to be of such.
+    kept &= np.append(frequent, dataset.has_unlabelled)[labels]
+    return dataset.subset(np.flatnonzero(kept))
 
 
-def open_images(path: Path, data: Data, progress: Progress | None = None) -> LabelledImages:
+def open_images(path: Path, data: Data, progress: Progress | None = None) -> ImageSource:
     """Open one set of images, whatever form it has; a note says if there are turned ones.
 
     Args:
@@ -137,16 +144,14 @@ def open_images(path: Path, data: Data, progress: Progress | None = None) -> Lab
     Raises:
         FacerecError: the set is missing, damaged or empty.
     """
-    images: LabelledImages
-    if data.layout == "webdataset" or (data.layout == "auto" and is_tar_shards(path)):
+    layouts = {"records": RECORDS, "webdataset": TAR, "folder": ""}
+    kind = layouts.get(data.layout, set_kind(path))
+    images: ImageSource
+    if kind == TAR:
         images = TarImages(path, progress)
-    elif data.layout == "auto" and is_tables(path):
+    elif kind == PARQUET:
         images = TableImages(path, progress)
-    elif not path.exists():
-        raise DatasetError(f"{path}: there is no such file or folder; check the path")
-    elif data.layout == "records" or (
-        data.layout == "auto" and (path.is_file() or any(path.glob("*.rec")))
-    ):
+    elif kind == RECORDS or (data.layout == "auto" and path.is_file()):
         images = RecordImages(
             path, label_index=data.label_index, on_error=data.on_error, progress=progress
         )
@@ -157,67 +162,52 @@ def open_images(path: Path, data: Data, progress: Progress | None = None) -> Lab
     return images
 
 
-def _check_labelled(images: TarImages) -> None:
-    """Refuse shards whose images lack labels, or under ``on_error="skip"`` note how many do."""
+def _check_labelled(images: ImageSource, path: Path) -> None:
+    """Refuse images that lack labels, or under ``on_error="skip"`` note how many do."""
     missing = np.flatnonzero(images.labels < 0)
     if len(missing) and (images.on_error == "error" or len(missing) == len(images)):
         images.sample(int(missing[0]))  # raises
     if len(missing):
-        where, found = images.shards[0].parent, f"{len(missing):,} of {len(images):,}"
-        images.notes = [*images.notes, f"{where}: {found} samples have no label"]
+        found = f"{len(missing):,} of {len(images):,}"
+        images.notes = [*images.notes, f"{path}: {found} samples have no label"]
 
 
-def _kept(
-    images: LabelledImages, part: Data | Part, progress: Progress | None
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the samples and the classes of one set that its two lists leave.
+def _kept(images: ImageSource, part: Data | Part, progress: Progress | None) -> NDArray[np.bool_]:
+    """Return which images of one set its two lists leave.
 
     Raises:
         DatasetError: a list is damaged or names whom the set does not have, or nothing is left.
     """
-    rows, classes = np.arange(len(images)), np.arange(images.num_classes)
+    kept = np.ones(len(images), bool)
     if part.subjects is None and part.exclude is None:
-        return rows, classes
+        return kept
     labels = images.load_labels(progress)
+    classes: dict[str, list[int]] = {}  # of which files of others may have two of one name
+    for number, name in enumerate(images.names_of_classes()):
+        # Tables have no blanks around fields, which folders may have.
+        classes.setdefault(same_name(name.strip()), []).append(number)
     if part.subjects is not None:
-        classes = np.array(read_subjects(part.subjects, images))
-        rows = np.flatnonzero(np.isin(labels, classes))
+        kept = np.isin(labels, read_subjects(part.subjects, classes))
     if part.exclude is not None:
-        gone = read_exclusions(part.exclude, images)
-        rows = rows[~gone[rows]]
-        if gone.any():
-            classes = np.unique(labels[rows][labels[rows] >= 0])
-    if not len(rows):
+        kept &= ~read_exclusions(part.exclude, images, classes)
+    if not kept.any():
         raise DatasetError(
             f"{part.exclude or part.subjects}: leaves out every image of {images.where(0)}; "
             "change the list"
         )
-    return rows, classes
+    return kept
 
 
-def _without_rare(dataset: FaceDataset, data: Data, progress: Progress | None) -> FaceDataset:
-    """Return the data set without the people who have fewer images than ``data.min_images``."""
-    labels = dataset.load_labels(progress)
-    counts = np.bincount(labels[labels >= 0], minlength=dataset.num_classes)
-    frequent = counts >= data.min_images
-    if not frequent.any():
-        raise DatasetError(
-            f"{data.path}: nobody has {data.min_images:,} images, the most are {counts.max():,}; "
-            "lower data.min_images"
-        )
-    if frequent.all():
-        return dataset
-    rows = np.flatnonzero(np.append(frequent, dataset.has_unlabelled)[labels])
-    return dataset.subset(rows, np.flatnonzero(frequent))
-
-
-def read_exclusions(path: Path, images: LabelledImages) -> NDArray[np.bool_]:
+def read_exclusions(
+    path: Path, images: ImageSource, classes: Mapping[str, list[int]]
+) -> NDArray[np.bool_]:
     """Return which images of a set a list leaves out, ``(N,)``.
 
     Args:
         path: CSV in UTF-8 with the columns subject_id, image_id or both; see `Data.exclude`.
             Further columns are passed over.
         images: the set that the names are of, whose labels have been read.
+        classes: its classes by name, or number.
 
     Raises:
         DatasetError: the file cannot be read, has neither column, or names somebody or something
@@ -225,15 +215,10 @@ def read_exclusions(path: Path, images: LabelledImages) -> NDArray[np.bool_]:
     """
     table = TextTable(path)
     columns = [name for name in ("subject_id", "image_id") if name in table.columns]
-    if not columns:
-        raise DatasetError(
-            f"{path}: its first line names neither the column subject_id nor image_id; write it "
-            "with facerec overlap --csv"
-        )
-    classes, image_of = _classes_of(images), images.by_name() if "image_id" in columns else {}
+    image_of = images.by_name() if "image_id" in columns else {}
     gone = np.zeros(len(images), bool)
     people: set[int] = set()
-    for line, fields in table.rows(columns):
+    for line, fields in table.rows(columns or ["subject_id"]):
         row = dict(zip(columns, fields, strict=True))
         subject, image = row.get("subject_id", ""), row.get("image_id", "")
         if image in image_of:
@@ -248,7 +233,7 @@ def read_exclusions(path: Path, images: LabelledImages) -> NDArray[np.bool_]:
     return gone | np.isin(images.labels, list(people))
 
 
-def read_subjects(path: Path, images: LabelledImages) -> list[int]:
+def read_subjects(path: Path, classes: Mapping[str, list[int]]) -> list[int]:
     """Return the classes of the subjects that a list names, one a line.
 
     A line is a class name where the set knows its names, otherwise a class number. Blank lines are
@@ -257,24 +242,15 @@ def read_subjects(path: Path, images: LabelledImages) -> list[int]:
     Raises:
         DatasetError: the file cannot be read, names no subject, an unknown one, or one twice.
     """
-    unnamed, classes = _classes_of(images), list[int]()
+    unnamed, named = dict(classes), list[int]()
     for number, line in enumerate(read_text(path).splitlines(), start=1):
         name = line.strip()
         if name and name not in unnamed:
             raise DatasetError(
                 f"{path}, line {number}: the data set has no subject {name[:60]!r}, or a line "
-                f"above has it already; write some of its {images.num_classes:,} classes, each once"
+                f"above has it already; write some of its {len(classes):,} classes, each once"
             )
-        classes += unnamed.pop(name, [])
-    if not classes:
+        named += unnamed.pop(name, [])
+    if not named:
         raise DatasetError(f"{path}: names no subject; write one a line")
-    return classes
-
-
-def _classes_of(images: LabelledImages) -> dict[str, list[int]]:
-    """Return the classes of each name, or number; files of others may have two of one name."""
-    classes: dict[str, list[int]] = {}
-    for number, name in enumerate(images.names_of_classes()):
-        # Tables have no blanks around fields, which folders may have.
-        classes.setdefault(same_name(name.strip()), []).append(number)
-    return classes
+    return named

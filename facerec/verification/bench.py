@@ -147,11 +147,14 @@ def pack_bench(path: str | Path) -> Bench:
     names, named_by = images.subjects, "the file of names"
     if names is None and images.named:
         names, named_by = folders_of(images.ids), "image names"
-    pairs = Pairs(first, second, pack.issame, folds=contiguous_folds(len(pack)))
+    pairs = Pairs(first, second, pack.issame, folds=contiguous_folds(len(pack.issame)))
     pairs, named_by, notes = find_subjects(pairs, len(images), names, named_by)
-    digest = sha256(path) if Path(path).is_file() else hashlib.sha256(pack.data.data).hexdigest()
+    if Path(path).is_file():
+        digest = sha256(path)
+    else:
+        digest = hashlib.sha256(b"".join(pack.images)).hexdigest()
     return Bench(
-        name=pack.name,
+        name=pack.path.stem,
         images=images,
         pairs=pairs,
         subjects_from=named_by,

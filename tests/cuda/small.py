@@ -18,7 +18,7 @@ from torch import Tensor
 from facerec.backbones import Backbone
 from facerec.heads import SEC, ArcFace, Margin, OwnMargin
 from facerec.heads.margin_softmax import margin_softmax
-from facerec.records import Data, FaceDataset, LabelledImages
+from facerec.records import Data, FaceDataset, ImageSource
 from facerec.records.dataset import Batch, BatchRequest
 from facerec.training import SGD, Checkpoints, Polynomial, Recipe
 from facerec.training.distributed import Processes
@@ -37,7 +37,7 @@ NEED_TRITON = [
 PEOPLE = 40
 
 
-class Sizes(LabelledImages):
+class Sizes(ImageSource):
     """Numbers of images and people."""
 
     num_classes = PEOPLE
@@ -48,7 +48,7 @@ class Sizes(LabelledImages):
     def sample(self, i: int) -> tuple[bytes, int]:
         raise NotImplementedError
 
-    where = name = read_labels = sample  # type: ignore[assignment]
+    where = encoded = read_labels = sample  # type: ignore[assignment]
 
 
 class Patches(FaceDataset):

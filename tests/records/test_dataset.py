@@ -67,7 +67,7 @@ def test_samples_are_the_decoded_files(kind: str, pack: Path, folder: Path) -> N
         np.testing.assert_array_equal(image, decode_image(data, ""))
         assert found == label == dataset.labels[i]
         assert dataset.sample(i) == (data, label)
-        assert dataset.name(i) == (str(i + 1) if kind == "records" else name)
+        assert dataset.ids[i] == (str(i + 1) if kind == "records" else name)
     np.testing.assert_array_equal(dataset[-1][0], dataset[len(dataset) - 1][0])
     with pytest.raises(IndexError):
         dataset[len(dataset)]
@@ -158,14 +158,14 @@ def test_a_subset_is_numbered_anew_in_the_order_of_old_numbers(pack: Path) -> No
     rows = np.array([28, 3, 29, 4])
     subset = dataset.subset(rows)
     assert subset.labels.tolist() == [1, 0, 1, 0] and subset.num_classes == 2
-    assert [subset.name(i) for i in range(4)] == ["29", "4", "30", "5"]
+    assert subset.ids.tolist() == ["29", "4", "30", "5"]
     for i, row in enumerate(rows.tolist()):
         np.testing.assert_array_equal(subset[i][0], dataset[row][0])
         assert subset[i][1] == subset.labels[i] and subset.where(i) == dataset.where(row)
     batch = subset.__getitems__(BatchRequest(0, np.array([2, 1])))
     assert batch.labels.tolist() == [1, 0] and batch.indices.tolist() == [2, 1]
     np.testing.assert_array_equal(batch.images[0].numpy(), ALL(subset[2][0], 0, 0, 2))
-    nested = subset.subset(np.array([1, 2, 3]), np.array([0, 1]))
+    nested = subset.subset(np.array([1, 2, 3]))
     assert nested.sample(1) == (dataset.encoded(29), 1) and nested.labels.tolist() == [0, 1, 0]
     copy = pickle.loads(pickle.dumps(nested))
     assert [copy.sample(i) for i in range(3)] == [nested.sample(i) for i in range(3)]

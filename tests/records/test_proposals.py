@@ -63,7 +63,7 @@ def test_applied_proposals_make_new_records(three, tmp_path, as_records):
         make_records(three, tmp_path / "old")
         path, source = tmp_path / "old", RecordImages(tmp_path / "old")
     image = {
-        (str(label), shot): source.name(3 * label + shot) for label in range(3) for shot in range(3)
+        (str(label), shot): source.ids[3 * label + shot] for label in range(3) for shot in range(3)
     }
     content = {name: source.encoded(i) for i, name in enumerate(source.ids.tolist())}
     rows = [

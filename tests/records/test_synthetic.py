@@ -62,7 +62,7 @@ def test_packs_hold_balanced_folds_of_pairs_that_are_what_the_labels_say(
     for pair, same in enumerate(pack.issame):
         ids = rows[2 * pair]["image_id"], rows[2 * pair + 1]["image_id"]
         first, second = known[ids[0]], known[ids[1]]
-        assert decode_image(pack.encoded(2 * pair), ids[0]).shape == (112, 112, 3)
+        assert decode_image(pack.images[2 * pair], ids[0]).shape == (112, 112, 3)
         assert (first["subject_id"] == second["subject_id"]) == bool(same)
         assert first["set"] == second["set"] == name
         assert int(first["fold"]) == int(second["fold"]) == pair // SMALL.pairs_per_fold + 1
@@ -101,7 +101,7 @@ def test_planted_quality_lowers_contrast_and_sharpness(small: Path) -> None:
     known = {row["image_id"]: row["group"] for row in read_table(small / "attributes.csv")}
     pack, found = read_pack(small / "lfw.bin"), defaultdict(list)
     for index, row in enumerate(read_table(small / "lfw_images.csv")):
-        image = decode_image(pack.encoded(index), "").mean(axis=-1)
+        image = decode_image(pack.images[index], "").mean(axis=-1)
         sharpness = np.abs(cv2.Laplacian(image, cv2.CV_64F)).mean()
         found[known[row["image_id"]]].append((image.std(), sharpness))
     good, poor = (np.mean(found[group], axis=0) for group in "AB")

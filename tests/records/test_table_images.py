@@ -66,7 +66,7 @@ def test_a_table_is_a_training_set_and_becomes_records(
             "no image",
         ),
         ([0, -2], {}, "row 1: its label -2"),
-        ([None, None], {}, "no class"),
+        ([None, None], {}, "no label"),
     ],
 )
 def test_wrong_tables(labels: list[Any], columns: Any, words: str, tmp_path: Path) -> None:

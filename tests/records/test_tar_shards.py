@@ -12,7 +12,7 @@ from helpers.toy_files import picture, write_tar
 
 from facerec.base.errors import DatasetError
 from facerec.commands.sources import open_set
-from facerec.records.images import LabelledImages
+from facerec.records.images import ImageSource
 from facerec.records.tar_shards import INDEX, TarImages
 from facerec.records.training_set import Data, Part, open_dataset
 
@@ -31,8 +31,8 @@ def shards(folder: Path) -> Path:
     return folder
 
 
-def contents(dataset: LabelledImages) -> list[tuple[str, bytes, int]]:
-    return [(dataset.name(i), *dataset.sample(i)) for i in range(len(dataset))]
+def contents(dataset: ImageSource) -> list[tuple[str, bytes, int]]:
+    return [(name, *dataset.sample(i)) for i, name in enumerate(dataset.ids.tolist())]
 
 
 WANTED = [

@@ -45,7 +45,7 @@ def packs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("packs")
     make_pack(folder / "toy.bin", per_fold=2)
     pack = read_pack(make_pack(folder / "all.bin", per_fold=1, seed=3))
-    images = [pack.encoded(i) for i in range(len(pack.issame) * 2)]
+    images = list(pack.images)
     # Every person's second image becomes that of the first fold's pair of its kind.
     for pair in range(2, len(pack.issame)):
         images[2 * pair + 1] = images[2 * (pair % 2) + 1]

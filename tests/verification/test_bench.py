@@ -69,8 +69,8 @@ def test_pack_without_names(tmp_path: Path) -> None:
     assert (bench.name, bench.subjects_from) == ("toy", "same pairs")
     assert pairs.folds is not None and pairs.folds.tolist() == np.repeat(range(10), 4).tolist()
     for i in range(len(pairs)):
-        assert bench.images.encoded(int(pairs.first[i])) == pack.encoded(2 * i)
-        assert bench.images.encoded(int(pairs.second[i])) == pack.encoded(2 * i + 1)
+        assert bench.images.encoded(int(pairs.first[i])) == pack.images[2 * i]
+        assert bench.images.encoded(int(pairs.second[i])) == pack.images[2 * i + 1]
     sides = pairs.subject_pairs()
     np.testing.assert_array_equal(sides[0] == sides[1], pack.issame)
 

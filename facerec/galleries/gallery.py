@@ -48,7 +48,8 @@ from facerec.galleries.gallery_file import (
     export_table,
     read_gallery,
 )
-from facerec.galleries.search import FaissIndex, group_sums
+from facerec.galleries.members import Members
+from facerec.galleries.search import FaissIndex
 from facerec.galleries.threshold import DEPTH, Calibration, Fpir, left_out
 from facerec.records.images import text_array
 from facerec.records.npz import write_arrays
@@ -278,12 +279,12 @@ class Gallery:
                     f"the same photo is {str(holder)!r} already, and shows one person; take it out "
                     "where that is wrong"
                 )
-        distinct, first, subject, images = np.unique(
-            known[usable], return_index=True, return_inverse=True, return_counts=True
-        )
-        rows = np.flatnonzero(usable)[np.argsort(subject, kind="stable")]
-        starts, at = np.append(0, np.cumsum(images)), self.rows_of(distinct)
-        sums = group_sums(embeddings.vectors, rows, starts, 1 / lengths[rows])
+        distinct, first, subject = np.unique(known[usable], return_index=True, return_inverse=True)
+        label = np.full(count, -1)
+        label[usable] = subject
+        members = Members(embeddings.vectors, label, len(distinct))
+        rows, images, at = members.order, members.images, self.rows_of(distinct)
+        sums = members.sums(1 / lengths)
         there, counts = np.flatnonzero(at >= 0), images.copy()
         held = at[there]
         sums[there] += self.templates[held] * (self.lengths * self.images)[held, None]

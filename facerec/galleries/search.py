@@ -1,4 +1,4 @@
-"""Sums of the vectors of each subject, and an index that searches them."""
+"""An index that searches templates."""
 
 from __future__ import annotations
 
@@ -8,36 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from facerec.base.large_arrays import empty, group_blocks
 from facerec.base.libraries import Library
 
 faiss = Library("faiss", "'facerec[faiss]', or search with index exact")
-
-
-def group_sums(
-    vectors: NDArray[np.floating],
-    rows: NDArray[np.int64],
-    starts: NDArray[np.int64],
-    weights: NDArray[np.float64],
-) -> NDArray[np.float32]:
-    """Return the weighted sum of the vectors of each group, ``(G, D)``, in a file if it is large.
-
-    Args:
-        vectors: ``(N, D)``.
-        rows: of the vectors that take part, group by group, ``(n,)``.
-        starts: first of each group among ``rows``, and n at the end, ``(G + 1,)``.
-        weights: of ``rows``, ``(n,)``.
-    """
-    sums = empty((len(starts) - 1, vectors.shape[1]), np.float32)
-    for first, last in group_blocks(starts):
-        sums[first:last] = 0
-        block = slice(starts[first], starts[last])
-        some = np.flatnonzero(np.diff(starts[first : last + 1]))
-        if some.size:
-            weighted = vectors[rows[block]].astype(np.float64) * weights[block, None]
-            begins = starts[first + some] - starts[first]
-            sums[first + some] = np.add.reduceat(weighted, begins)
-    return sums
 
 
 class FaissIndex:

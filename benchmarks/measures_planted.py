@@ -89,7 +89,7 @@ def overlap_planted(*, embeddings: Sequence[Path] = SETS, seeds: int = 3) -> Ite
         for seed in range(seeds):
             first, second, both = _divide(*pool, people, shared, images, seed)
             overlap = find_overlap(first, second)
-            said = {str(overlap.a.names[match.subject]) for match in overlap.matches}
+            said = set(overlap.a.names[overlap.matches["subject"]].tolist())
             truly, proposed = truly + len(both), proposed + len(said)
             right += len(said & both)
         what = f"{people} people a side, {shared} in both, {images} images"

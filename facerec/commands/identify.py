@@ -140,8 +140,7 @@ def identify(
         found = [
             side.identify(
                 probes,
-                threshold=threshold,
-                point=point,
+                threshold=point or threshold,
                 count=candidates,
                 index=index,
                 among=among,

@@ -97,9 +97,9 @@ def overlap(
         )
     for name, side in zip(names, (result.a, result.b), strict=True):
         lost = f", {side.failures:,} not acquired" if side.failures else ""
-        held = words.counted(len(side.rows), "image"), words.counted(len(side), "subject")
+        held = words.counted(len(side.order), "image"), words.counted(side.classes, "subject")
         console.print(f"{name}: {held[0]} of {held[1]}{lost}")
-    if result.matches:
+    if len(result.matches):
         console.print(overlap_table(result, names, 20).terminal())
     console.print(f"{summary(result, names)}.", style="bold")
     if csv is not None:

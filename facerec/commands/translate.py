@@ -86,7 +86,8 @@ def _not_enrolled(mine: Embeddings, where: Path, path: Path, console: Console) -
     names = gallery.subjects
     enrolled = Embeddings(gallery.templates, gallery.lengths, None, names, names)
     found = find_overlap(mine, enrolled, names=(str(where), str(path)))
-    both = {str(found.a.names[one.subject]): found.b.names[one.other] for one in found.matches}
+    who = found.a.names[found.matches["subject"]], found.b.names[found.matches["other"]]
+    both = dict(zip(*who, strict=True))
     if not both or mine.subjects is None:
         return mine
     console.print(f"{people_words(len(both))} left out, who are probably in the gallery:")

@@ -8,8 +8,9 @@ product of copies is rounded is bounded by the number of its terms.
 from __future__ import annotations
 
 import functools
-import time
+import timeit
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -189,12 +190,6 @@ def fast_kinds() -> tuple[Kind, ...]:
     return tuple(kinds)
 
 
-def _seconds(sides: Tensor, multiply: object) -> float:
+def _seconds(sides: Tensor, multiply: Callable[[Tensor, Tensor], Tensor]) -> float:
     """Return the time of a product, the least of several."""
-    assert callable(multiply)
-    times = []
-    for _ in range(8):
-        start = time.perf_counter()
-        multiply(sides[0], sides[1].T)
-        times.append(time.perf_counter() - start)
-    return min(times)
+    return min(timeit.repeat(lambda: multiply(sides[0], sides[1].T), number=1, repeat=8))

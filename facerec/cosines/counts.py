@@ -30,8 +30,6 @@ _BLOCK = 32
 _SAMPLED = 2**26
 """Pairs in the sample, at most."""
 
-PENDING = 2**21
-"""Pairs that are collected before they are merged."""
 KEPT = 2**26
 """Pairs that are kept until their thresholds are known, at most: 800 MB."""
 
@@ -120,40 +118,24 @@ class _PairCounts:
     """Counts events by pair of subjects in a sparse matrix that threads share, up to a limit."""
 
     def __init__(self, subjects: int, limit: int) -> None:
-        self._shape = subjects, subjects
-        self._limit, self._total, self._size = limit, 0, 0
-        self._merged = csr_array(self._shape, dtype=np.int32)
-        self._pending: list[tuple[NDArray[np.int32], NDArray[np.int32]]] = []
+        self._shape, self._limit, self._total = (subjects, subjects), limit, 0
+        self._pairs: list[NDArray[np.int32]] = []
         self._lock = threading.Lock()
 
     def add(self, first: NDArray[np.int32], second: NDArray[np.int32]) -> None:
         with self._lock:
             self._total += first.size
-            if self.full:
-                self._pending, self._merged = [], csr_array(self._shape, dtype=np.int32)
-                return
-            self._pending.append((first, second))
-            self._size += first.size
-            # A larger matrix takes longer to add to, so it is done more rarely.
-            if self._size >= max(PENDING, self._merged.nnz // 2):
-                self._merge()
-
-    @property
-    def full(self) -> bool:
-        """Whether there were more than the limit."""
-        return self._total > self._limit
+            if self._total <= self._limit:
+                self._pairs.append(np.stack([first, second]))
+            else:
+                self._pairs.clear()
 
     def matrix(self) -> csr_array | None:
         """Return the counts, or None if there were more than the limit."""
-        self._merge()
-        return None if self.full else self._merged
-
-    def _merge(self) -> None:
-        if self._pending:
-            rows, columns = (np.concatenate(side) for side in zip(*self._pending, strict=True))
-            ones = np.ones(rows.size, np.int32)
-            self._merged = self._merged + coo_array((ones, (rows, columns)), self._shape).tocsr()
-            self._pending, self._size = [], 0
+        if self._total > self._limit:
+            return None
+        rows, columns = np.concatenate([np.empty((2, 0), np.int32), *self._pairs], axis=1)
+        return coo_array((np.ones(rows.size, np.int32), (rows, columns)), self._shape).tocsr()
 
 
 class _NonMated:
@@ -204,8 +186,8 @@ class _NonMated:
     def _add(self, line: int, left: NDArray[np.int32], right: NDArray[np.int32]) -> None:
         if left.size:
             self.count[line] += left.size
-            _add_counts(self.involved[line], left)
-            _add_counts(self.involved[line], right)
+            both = np.concatenate([left, right])
+            self.involved[line] += np.bincount(both, minlength=self.involved.shape[1])
             self._pairs[line].add(left, right)
 
 
@@ -365,8 +347,3 @@ def float32_at_least(threshold: float) -> np.float32:
     """Return the lowest float32 that is no less: it decides float32 scores alike."""
     rounded = np.float32(threshold)
     return just_above(rounded) if float(rounded) < threshold else rounded
-
-
-def _add_counts(counts: NDArray[np.int64], indices: NDArray[np.integer]) -> None:
-    increments = np.bincount(indices)
-    counts[: increments.size] += increments

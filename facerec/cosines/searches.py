@@ -1,4 +1,4 @@
-"""Searches: the best of one side for every row of the other, and what scores above its mate."""
+"""Searches: the best of one side for every row of the other."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import threading
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from facerec.base.progress import Progress
@@ -44,12 +45,9 @@ def best(
         fewer.
     """
     keeper = _Best(len(left), min(count, len(right)), apart)
-    Tiles(left, right, _shape(left), progress=progress).visit(lambda: keeper, stage)
+    shape = SHAPE if left.device == "cpu" else (8192, 8192)
+    Tiles(left, right, shape, progress=progress).visit(lambda: keeper, stage)
     return keeper.columns, keeper.scores
-
-
-def _shape(left: UnitRows) -> tuple[int, int]:
-    return SHAPE if left.device == "cpu" else (8192, 8192)
 
 
 class _Best:
@@ -81,21 +79,6 @@ class _Best:
             self.scores[at], self.columns[at] = scores[chosen], columns[chosen]
 
 
-class _Above:
-    """Counts the pairs of every row that score at least its edge, for all threads together."""
-
-    def __init__(self, edges: NDArray[np.float32], apart: Labels) -> None:
-        self._edges, self._apart, self._lock = edges, apart, threading.Lock()
-        self.count = np.zeros(len(edges), np.int64)
-
-    def __call__(self, tile: Tile) -> None:
-        edge = self._edges[tile.rows]
-        row, _, found = tile.reaching(edge[None], edge[None], _equal(self._apart, tile))
-        counts = np.bincount(row[found >= edge[row]], minlength=len(edge))
-        with self._lock:
-            self.count[tile.rows] += counts
-
-
 _INFINITE = np.full((1, 1), np.inf)
 
 
@@ -112,94 +95,82 @@ def _equal(labels: Labels | None, tile: Tile) -> NDArray[np.bool_] | None:
 
 @dataclass(frozen=True, eq=False)
 class NearestEntries:
-    """The two best entries of other subjects, and the mate, of every probe; ``(P,)`` each.
+    """The best entries of other subjects, and the mate, of every probe."""
 
-    An entry alone causes a false alarm at a threshold if the best score reaches it and the second
-    one does not.
-    """
-
-    best: NDArray[np.float32]
-    """Best score with another subject; −inf if there is none."""
-    entry: NDArray[np.int64]
-    """Row of the gallery with that score, the first of several; −1 if there is none."""
-    second: NDArray[np.float32]
-    """Second best score with another subject; equals the best one where two tie."""
+    scores: NDArray[np.float32]
+    """Of the best with other subjects, the best first, ``(P, k)``; −inf where there are fewer."""
+    entries: NDArray[np.int64]
+    """Rows of the gallery with these scores, ``(P, k)``; −1 where there are fewer."""
     mate: NDArray[np.float32]
-    """Best score with the same subject; −inf if there is none."""
-
-
-def search_gallery(
-    probes: ArrayLike, probe_subjects: ArrayLike, gallery: ArrayLike, gallery_subjects: ArrayLike
-) -> Searches:
-    """Search a gallery ``(G, D)`` with every probe ``(P, D)``.
-
-    Scores are cosines. A vector that is zero or not finite has score −∞ with all others: a failed
-    probe raises no alarm, and a mate without a score has the last rank. A subject, ``(P,)`` and
-    ``(G,)``, may be several times in the gallery; a negative number there is nobody's mate.
-
-    Raises:
-        MetricError: no matrix of real numbers.
-    """
-    pair = _Sides(probes, probe_subjects, gallery, gallery_subjects)
-    nearest, entries = pair.nearest(1), len(pair.subjects[1])
-    lost = np.isneginf(nearest.mate)
-    # The best mate must be known before anyone can be counted as scoring above it.
-    above = _Above(np.where(lost, np.float32(np.inf), nearest.mate)[pair.usable[0]], pair.labels)
-    Tiles(pair.left, pair.right, SHAPE).visit(lambda: above, "ranking")
-    theirs = pair.subjects[1]
-    mates = count_equal(pair.subjects[0], theirs[theirs >= 0])
-    rank = np.where(lost, entries - mates, 0) + 1
-    rank[pair.usable[0]] += above.count
-    return Searches(
-        nearest.best,
-        np.where(mates > 0, nearest.mate, np.float32(np.nan)),
-        np.where(mates > 0, rank, 0),
-        entries,
-    )
+    """Best score with the same subject, ``(P,)``; −inf if there is none."""
 
 
 def nearest_entries(
-    probes: ArrayLike, probe_subjects: ArrayLike, gallery: ArrayLike, gallery_subjects: ArrayLike
+    probes: ArrayLike,
+    probe_subjects: ArrayLike,
+    gallery: ArrayLike,
+    gallery_subjects: ArrayLike,
+    count: int = 2,
 ) -> NearestEntries:
-    """Search a gallery, which may be empty, as `search_gallery` does, for the two best entries.
+    """Search a gallery ``(G, D)``, which may be empty, with every probe ``(P, D)``.
+
+    Scores are cosines. A vector that is zero or not finite has score −∞ with all others. A subject,
+    ``(P,)`` and ``(G,)``, may be several times in the gallery; a negative number there is nobody's
+    mate.
+
+    Args:
+        probes: raw embeddings.
+        probe_subjects: numbers.
+        gallery: raw embeddings.
+        gallery_subjects: numbers.
+        count: k, how many entries of other subjects.
 
     Raises:
         MetricError: no matrix of real numbers.
     """
-    return _Sides(probes, probe_subjects, gallery, gallery_subjects).nearest(2)
+    usable, sides, labels = [], [], []
+    for vectors, subjects in ((probes, probe_subjects), (gallery, gallery_subjects)):
+        matrix, own = real_matrix(vectors, "vectors to be searched"), np.asarray(subjects, np.int64)
+        norms, order = row_norms(matrix), np.argsort(own, kind="stable")
+        usable.append(order[~np.isnan(norms[order])])
+        sides.append(UnitRows(matrix, usable[-1], norms))
+        labels.append(own[usable[-1]])
+    (mine, theirs), (left, right) = usable, sides
+    columns, found = best(left, right, count, apart=(labels[0], labels[1]))
+    scores = np.full((len(np.asarray(probes)), count), -np.inf, np.float32)
+    entries, mate = np.full(scores.shape, -1), np.full(len(scores), -np.inf, np.float32)
+    scores[mine, : found.shape[1]] = found
+    entries[mine, : found.shape[1]] = np.append(theirs, -1)[columns]
+    one, other = (pd.DataFrame({"subject": each, "row": np.arange(len(each))}) for each in labels)
+    mates = one[one["subject"] >= 0].merge(other, on="subject")
+    row, column = mates["row_x"].to_numpy(), mates["row_y"].to_numpy()
+    np.maximum.at(mate, mine[row], cosines(left, right, row, column))
+    return NearestEntries(scores, entries, mate)
 
 
-class _Sides:
-    """Probes and a gallery, with the rows of each that have a direction, subject by subject."""
+def search_gallery(
+    probes: ArrayLike,
+    probe_subjects: ArrayLike,
+    gallery: ArrayLike,
+    gallery_subjects: ArrayLike,
+    ranks: int,
+) -> Searches:
+    """Search a gallery as `nearest_entries` does, for the rank of every probe's mate.
 
-    def __init__(self, *given: ArrayLike) -> None:
-        self.subjects = tuple(np.asarray(each, dtype=np.int64) for each in given[1::2])
-        self.usable: list[NDArray[np.int64]] = []
-        rows = []
-        for vectors, subjects in zip(given[::2], self.subjects, strict=True):
-            matrix = real_matrix(vectors, "vectors to be searched")
-            norms, order = row_norms(matrix), np.argsort(subjects, kind="stable")
-            self.usable.append(order[~np.isnan(norms[order])])
-            rows.append(UnitRows(matrix, self.usable[-1], norms))
-        self.left, self.right = rows
-        mine, theirs = (
-            subjects[usable] for subjects, usable in zip(self.subjects, self.usable, strict=True)
-        )
-        self.labels = mine, theirs
+    A failed probe raises no alarm, and a mate without a score has the last rank. Ranks beyond
+    ``ranks`` are one more than that.
 
-    def nearest(self, count: int) -> NearestEntries:
-        found = np.full((3, len(self.subjects[0])), -np.inf, np.float32)
-        entry = np.full(found.shape[1], -1, np.int64)
-        columns, scores = best(self.left, self.right, count, apart=self.labels)
-        mine, theirs = self.usable
-        found[: scores.shape[1], mine] = scores.T
-        if scores.shape[1]:
-            entry[mine] = np.where(columns[:, 0] >= 0, theirs[columns[:, 0]], -1)
-        # Both sides are sorted, so that the mates of a probe are neighbours.
-        first = np.searchsorted(self.labels[1], self.labels[0], "left")
-        last = np.searchsorted(self.labels[1], self.labels[0], "right")
-        mates = np.where(self.labels[0] >= 0, last - first, 0)
-        row = np.repeat(np.arange(len(mine)), mates)
-        column = np.arange(row.size) + np.repeat(first - (np.cumsum(mates) - mates), mates)
-        np.maximum.at(found[2], mine[row], cosines(self.left, self.right, row, column))
-        return NearestEntries(found[0], entry, found[1], found[2])
+    Raises:
+        MetricError: no matrix of real numbers.
+    """
+    found = nearest_entries(probes, probe_subjects, gallery, gallery_subjects, max(ranks, 1))
+    subjects = np.asarray(gallery_subjects, np.int64)
+    mates = count_equal(np.asarray(probe_subjects, np.int64), subjects[subjects >= 0])
+    better = np.count_nonzero(found.scores >= found.mate[:, None], axis=1)
+    rank = 1 + np.where(np.isneginf(found.mate), len(subjects) - mates, better)
+    return Searches(
+        found.scores[:, 0],
+        np.where(mates > 0, found.mate, np.float32(np.nan)),
+        np.where(mates > 0, rank, 0),
+        len(subjects),
+    )

@@ -157,23 +157,10 @@ class Tile:
         high: NDArray[np.floating],
     ) -> NDArray[np.bool_]:
         """Return which of some pairs may lie in a window, given products of copies of a kind."""
-        low, high = self._edges(kind, low, high)
-        found = np.zeros(values.size, bool)
-        some = None
-        for line in np.argsort(low.max(axis=1), kind="stable").tolist():
-            least, greatest = (
-                side[line, row if side.size > len(side) else 0] for side in (low, high)
-            )
-            inside = values >= least
-            if not inside.all():
-                # What is below one window is below the next.
-                values, some = (
-                    values[inside],
-                    np.flatnonzero(inside) if some is None else some[inside],
-                )
-                greatest = greatest[inside] if np.ndim(greatest) else greatest
-            found[slice(None) if some is None else some] |= values <= greatest
-        return found
+        least, greatest = (
+            edges[:, row] if edges.shape[1] > 1 else edges for edges in self._edges(kind, low, high)
+        )
+        return np.asarray(((values >= least) & (values <= greatest)).any(axis=0))
 
 
 def _lower(values: NDArray[np.floating], rounded: float) -> NDArray[np.floating]:

@@ -161,7 +161,7 @@ class OtherSubjects:
             nearest = nearest_entries(
                 self.vectors[probes], self.subjects[probes], templates[entries], entries
             )
-            best.append(nearest.best)
+            best.append(nearest.scores[:, 0])
         return np.concatenate(best)
 
 
@@ -199,10 +199,10 @@ def _search_both(
                     "subject": subjects[probes],
                     "gallery": gallery,
                     "mated": mated[probes],
-                    "best": found.best,
+                    "best": found.scores[:, 0],
                     # Without an entry the row is −1, which takes the last one.
-                    "entry": np.append(entries, NOBODY)[found.entry],
-                    "second": found.second,
+                    "entry": np.append(entries, NOBODY)[found.entries[:, 0]],
+                    "second": found.scores[:, 1],
                     "mate": found.mate,
                 }
             )

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from facerec.galleries.bridge import Bridge, Price
     from facerec.galleries.cleaning import Cleaning, clean_set
     from facerec.galleries.gallery import Answer, Enrolment, Gallery, Identification
-    from facerec.galleries.overlap import Match, Overlap, Side, find_overlap
+    from facerec.galleries.overlap import Overlap, find_overlap
     from facerec.galleries.threshold import Calibration, Fpir
 else:
     __getattr__, __all__ = lazy_names(__name__)

@@ -20,16 +20,9 @@ import pandas as pd
 from facerec.base.defaults import OVERLAP_SHARE
 from facerec.base.errors import MetricError
 from facerec.base.progress import Progress
-from facerec.cosines.searches import best
-from facerec.cosines.unit_rows import UnitRows, cosines
+from facerec.cosines.unit_rows import score_pairs
 from facerec.galleries.gallery import CALIBRATION_PROBES, Gallery
-from facerec.galleries.impostor_tail import (
-    RANKS,
-    accept,
-    centre_and_spread,
-    fit_tail,
-    standardise,
-)
+from facerec.galleries.impostor_tail import accept, nearest_subjects
 
 FEWEST = 30
 """People among whom somebody can be told to stand out."""
@@ -61,15 +54,9 @@ def find_alarms(
     others = np.random.default_rng(0).permutation(np.delete(np.arange(size), asked))
     rows = np.append(asked, others[: CALIBRATION_PROBES - len(asked)])
 
-    units, ones = standardise(templates)[0], np.ones(size)
-    sides, apart = (
-        (UnitRows(units, rows, ones), UnitRows(units, None, ones)),
-        (rows, np.arange(size)),
-    )
-    nearest, scores = best(sides[0], sides[1], RANKS, apart=apart, progress=progress)
-    scale = centre_and_spread(units, units, same=True)
+    nearest, log_p = nearest_subjects(templates, share=OVERLAP_SHARE, asked=rows, progress=progress)
     named = np.zeros(size, bool)
-    named[rows] = accept(fit_tail(scores, size - 1, scale, OVERLAP_SHARE), OVERLAP_SHARE)
+    named[rows] = accept(log_p, OVERLAP_SHARE)
 
     reached, threshold, known = np.zeros(size, np.int64), None, now.calibration
     with suppress(MetricError):
@@ -79,9 +66,7 @@ def find_alarms(
             chance = hits.sum() / (len(known.scores) * known.entry_subjects.size)
             named |= accept(binom.logsf(hits - 1, len(known.scores), chance), OVERLAP_SHARE)
             reached = hits
-    other = nearest[:, 0]
-    people = UnitRows(templates)
-    cosine = cosines(people, people, rows, other)
-    found = pd.DataFrame({"subject": names[rows], "other": names[other], "cosine": cosine})
+    cosine = score_pairs(templates, rows, nearest)
+    found = pd.DataFrame({"subject": names[rows], "other": names[nearest], "cosine": cosine})
     found = found.assign(reached=reached[rows], threshold=threshold)[: len(asked)][named[asked]]
     return found.sort_values("cosine", ascending=False, kind="stable")

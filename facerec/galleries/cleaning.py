@@ -25,17 +25,9 @@ from facerec.base.progress import Progress
 from facerec.cosines.unit_rows import row_norms, unit_rows
 from facerec.embedding.face_score import FALSE_REFUSALS
 from facerec.galleries.duplicates import duplicates
-from facerec.galleries.impostor_tail import accept
-from facerec.galleries.label_faults import (
-    FALSE_SHARE,
-    Floats,
-    Ints,
-    Members,
-    mixtures,
-    proposed,
-    twins,
-    wrong_labels,
-)
+from facerec.galleries.impostor_tail import accept, nearest_subjects
+from facerec.galleries.label_faults import FALSE_SHARE, mixtures, proposed, wrong_labels
+from facerec.galleries.members import Floats, Ints, Members, directions
 from facerec.records.proposals import Proposal
 
 
@@ -113,7 +105,11 @@ def clean_set(
     split = np.where(second, number[label], label)
     titles = [*words.tolist(), *_fresh_names(words, fresh)]
 
-    same, partner = twins(Members(unit, split, len(titles)), chosen, progress)
+    templates = directions(Members(unit, split, len(titles)).sums())
+    doing = "looking for subjects with two labels"
+    partner, same = nearest_subjects(
+        templates, share=FALSE_SHARE, device=chosen, stage=doing, progress=progress
+    )
     joined = np.flatnonzero(accept(same, FALSE_SHARE))
     links = coo_array((np.ones(len(joined)), (joined, partner[joined])), shape=(len(titles),) * 2)
     people, person = connected_components(links, directed=False)

@@ -9,7 +9,7 @@ import torch
 from facerec.base.progress import Progress
 from facerec.cosines.counts import Sample
 from facerec.cosines.tiles import Tile
-from facerec.galleries.label_faults import Floats, Ints, Members
+from facerec.galleries.members import Floats, Ints, Members
 
 _NEARER = 3
 """How many times nearer duplicates are than two photos of one label usually are."""
@@ -29,15 +29,13 @@ class _ClosePairs:
 
     def __init__(self, threshold: float) -> None:
         self._low, self._high = np.array([[[threshold]], [[np.inf]]])
-        self.pairs: list[Ints] = []
-        self.scores: list[Floats] = []
+        self.found: list[tuple[Ints, Ints, Floats]] = []
 
     def __call__(self, tile: Tile) -> None:
         row, column, scores = tile.reaching(self._low, self._high)
         first, second = tile.rows.start + row, tile.columns.start + column
         kept = (first < second) & (scores >= self._low[0, 0])
-        self.pairs.append(np.stack([first[kept], second[kept]], axis=1))
-        self.scores.append(scores[kept])
+        self.found.append((first[kept], second[kept], scores[kept]))
 
 
 def duplicates(
@@ -68,21 +66,18 @@ def duplicates(
         MetricError: there is no pair of images with one label, or with two.
     """
     threshold = _least_cosine(members)
-    sample = Sample(members.unit, members.label, device, 1024, progress)
+    sample = Sample(members.vectors, members.label, device, 1024, progress)
     kernels = sample.tiles.visit(
         lambda: _ClosePairs(threshold), "looking for duplicates", None if across else sample.near
     )
-    close = np.concatenate([block for kernel in kernels for block in kernel.pairs])
-    scores = np.concatenate([block for kernel in kernels for block in kernel.scores])
-    close = members.order[close]
-    if not across:
-        same = members.label[close[:, 0]] == members.label[close[:, 1]]
-        close, scores = close[same], scores[same]
-    close = np.sort(close, axis=1)
+    parts = zip(*(part for kernel in kernels for part in kernel.found), strict=True)
+    *places, scores = (np.concatenate(part) for part in parts)
+    close = np.sort(members.order[np.stack(places, axis=1)], axis=1)
     order = np.argsort(rank[close], axis=1, kind="stable")
     kept, gone = np.take_along_axis(close, order, axis=1).T
     # An image with several likenesses goes once, for the likest of those that rank before it.
     found = pd.DataFrame({"gone": gone, "kept": kept, "cosine": scores})
+    found = found[across | (members.label[gone] == members.label[kept])]
     found = found.sort_values(["gone", "cosine", "kept"], ascending=[True, False, True])
     found = found.drop_duplicates("gone").sort_values("cosine", ascending=False, kind="stable")
     return found[["gone", "kept"]].to_numpy(), found["cosine"].to_numpy()
@@ -95,6 +90,6 @@ def _least_cosine(members: Members) -> float:
     if len(alike) < _LEAST:
         return _IDENTICAL
     alike = alike[:: -(-len(alike) // _PAIRS)]
-    cosines = np.einsum("nd,nd->n", members.unit[first[alike]], members.unit[second[alike]])
+    cosines = np.einsum("nd,nd->n", members.vectors[first[alike]], members.vectors[second[alike]])
     usual = np.arccos(np.clip(np.median(cosines), -1, 1))
     return min(float(np.cos(usual / _NEARER)), _IDENTICAL)

@@ -48,7 +48,8 @@ from facerec.galleries.gallery_file import (
     export_table,
     read_gallery,
 )
-from facerec.galleries.search import FaissIndex, group_sums
+from facerec.galleries.members import Members
+from facerec.galleries.search import faiss_index
 from facerec.galleries.threshold import DEPTH, Calibration, Fpir, left_out
 from facerec.records.images import text_array
 from facerec.records.npz import write_arrays
@@ -63,9 +64,6 @@ OWN = "the gallery's own people"
 
 LARGE = 2_000_000
 """Templates from which on ``auto`` searches by FAISS."""
-
-_BLOCK = 8192
-"""Templates that are moved together."""
 
 _NO_UTF8 = re.compile("[\ud800-\udfff]")
 """What Python has in the place of bytes that are none."""
@@ -212,7 +210,7 @@ class Gallery:
         self.score_calibration: ScoreCalibration | None = None
         self.bridge: Bridge | None = None
         self._rows: UnitRows | None = None
-        self._index: FaissIndex | None = None
+        self._index: Any = None
         self._current: Gallery | None = None
 
     def __len__(self) -> int:
@@ -260,65 +258,61 @@ class Gallery:
             why = "nobody says who is on it" if not known[row] else "its embedding has no direction"
             why = "the person's name is no UTF-8; rename their folder" if odd[row] else why
             failures.setdefault(str(names[row]), why)
-        digests, at, old = embeddings.digests, np.flatnonzero(usable), len(self.digests)
+        digests = embeddings.digests
         if digests is None:
             raw = (image_digest(vector.tobytes()) for vector in embeddings.vectors)
             digests = np.fromiter(raw, "S32", count)
-        every, again = np.concatenate([self.digests, digests[at]]), []
+        at, old = np.flatnonzero(usable), len(self.digests)
+        holders = np.concatenate([self.subjects[self.digest_rows], known[at]])
+        every = np.concatenate([self.digests, digests[at]])
         _, first, alike = np.unique(every, return_index=True, return_inverse=True)
-        earliest = first[alike][old:]
-        for place in np.flatnonzero(earliest < old + np.arange(len(at))).tolist():
-            row, same = at[place], earliest[place]
-            holder = self.subjects[self.digest_rows[same]] if same < old else known[at[same - old]]
-            usable[row] = False
-            if holder == known[row]:
-                again.append(holder)
-            else:
-                failures[str(names[row])] = (
-                    f"the same photo is {str(holder)!r} already, and shows one person; take it out "
-                    "where that is wrong"
-                )
-        distinct, first, subject, images = np.unique(
-            known[usable], return_index=True, return_inverse=True, return_counts=True
-        )
-        rows = np.flatnonzero(usable)[np.argsort(subject, kind="stable")]
-        starts, at = np.append(0, np.cumsum(images)), self.rows_of(distinct)
-        sums = group_sums(embeddings.vectors, rows, starts, 1 / lengths[rows])
-        there, counts = np.flatnonzero(at >= 0), images.copy()
-        held = at[there]
+        first = first[alike][old:]
+        seen = first < old + np.arange(len(at))
+        usable[at[seen]] = False
+        again = seen & (holders[first] == known[at])
+        for row, holder in zip(at[seen & ~again], holders[first[seen & ~again]], strict=True):
+            failures[str(names[row])] = (
+                f"the same photo is {str(holder)!r} already, and shows one person; take it out "
+                "where that is wrong"
+            )
+        label = np.full(count, -1)
+        label[usable], come = pd.factorize(known[usable].astype(object))
+        come = come.astype(np.str_)
+        members = Members(embeddings.vectors, label, len(come))
+        images, rows = members.images, self.rows_of(come)
+        sums, counts, there = members.sums(1 / lengths), images.copy(), np.flatnonzero(rows >= 0)
+        held = rows[there]
         sums[there] += self.templates[held] * (self.lengths * self.images)[held, None]
         counts[there] += self.images[held]
         norms = row_norms(sums)
         # Images that point in opposite directions leave nothing but rounding errors.
-        lost = ~(norms > 1e-6 * images)
-        for row in rows[np.repeat(lost, images)]:
+        kept = norms > 1e-6 * images
+        taken = members.order[np.repeat(kept, images)]
+        for row in np.setdiff1d(members.order, taken):
             failures[str(names[row])] = "it and the person's other images add up to nothing"
-        sums /= np.where(lost, 1, norms)[:, None].astype(np.float32)
-        # New subjects in the order in which they came.
-        new, more = np.flatnonzero((at < 0) & ~lost), np.flatnonzero((at >= 0) & ~lost)
-        new = new[np.argsort(first[new])]
+        sums /= np.where(kept, norms, 1)[:, None].astype(np.float32)
+        new, more = np.flatnonzero((rows < 0) & kept), np.flatnonzero((rows >= 0) & kept)
 
         def joined(held: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
-            held[at[more]] = values[more]
+            held[rows[more]] = values[more]
             return np.concatenate([held, values[new]]) if len(held) else values[new]
 
         self.templates, self.images = joined(self.templates, sums), joined(self.images, counts)
         self.lengths = joined(self.lengths, (norms / counts).astype(np.float32))
-        self.subjects = joined(self.subjects, distinct)
+        self.subjects = joined(self.subjects, come)
         self._rows = self._index = self._current = None
         self.enrolled = np.append(self.enrolled, np.full(len(new), np.datetime64("now", "s")))
         self.expires = np.append(self.expires, np.full(len(new), expires, "M8[D]"))
         if expires is not None:
-            held = np.append(at[more], self.rows_of(np.array(again, np.str_)))
-            self.expires[held[held >= 0]] = expires
-        rows = rows[np.repeat(~lost, images)]
-        self.digests = np.append(self.digests, digests[rows])
-        self.digest_rows = np.append(self.digest_rows, self.rows_of(known[rows]))
+            asked = np.append(come[more], known[at[again]])
+            self.expires[self.rows_of(asked)] = expires
+        self.digests = np.append(self.digests, digests[taken])
+        self.digest_rows = np.append(self.digest_rows, self.rows_of(known[taken]))
         asked = np.unique(known[known != ""])
         absent = asked[self.rows_of(asked) < 0]
-        taken = int(images[~lost].sum())
-        fresh, extended, none = (tuple(w.tolist()) for w in (distinct[new], distinct[more], absent))
-        return Enrolment(fresh, extended, taken, failures, none, len(again))
+        fresh, extended, none = (tuple(who.tolist()) for who in (come[new], come[more], absent))
+        repeated = int(np.count_nonzero(again))
+        return Enrolment(fresh, extended, len(taken), failures, none, repeated)
 
     def delete(self, *subjects: str) -> None:
         """Take subjects out: templates, names, dates, digests, calibration scores, and any index.
@@ -328,16 +322,11 @@ class Gallery:
         Raises:
             DatasetError: there is no such subject.
         """
-        rows = self._rows_of_people(*subjects)
-        # In place, block by block: a copy of a large gallery may not fit into memory.
+        rows, held = self._rows_of_people(*subjects), self.templates
         if self._rows is not None:
             self._rows.erase()
-        kept = np.delete(np.arange(len(self)), rows)
-        for start in range(int(rows.min(initial=len(self))), len(kept), _BLOCK):
-            block = kept[start : start + _BLOCK]
-            self.templates[start : start + len(block)] = self.templates[block]
-        self.templates[len(kept) :] = 0
-        self.templates = self.templates[: len(kept)]
+        self.templates = take(held, np.delete(np.arange(len(self)), rows))
+        held[rows] = 0  # nor do they stay in memory
         self._leave_out(rows)
 
     def rename(self, subject: str, name: str) -> None:
@@ -469,9 +458,9 @@ class Gallery:
             rows[good], scores[good] = best(mine, self._rows, count, progress=progress)
             return rows, scores
         # In memory alone and built again after every change: no centre keeps who was deleted.
-        self._index = self._index or FaissIndex(self.templates)
-        single = unit_rows(probes, norms, good)
-        found = np.sort(self._index.search(single, min(len(self), count + max(8, count))), axis=1)
+        self._index = self._index or faiss_index(self.templates)
+        most = min(len(self), count + max(8, count))
+        found = np.sort(self._index.search(unit_rows(probes, norms, good), most)[1], axis=1)
         if (found < 0).sum(axis=1).max(initial=0) > found.shape[1] - count:
             raise MetricError(
                 f"the faiss index found fewer than {count} candidates; search exactly, or ask for "
@@ -490,8 +479,7 @@ class Gallery:
         probes: Embeddings | ArrayLike,
         *,
         fpir: Rate | None = None,
-        threshold: float | None = None,
-        point: Fpir | None = None,
+        threshold: float | Fpir | None = None,
         count: int = 5,
         index: IndexKind = "auto",
         among: int | None = None,
@@ -506,8 +494,8 @@ class Gallery:
             probes: embeddings, whose model is checked, or vectors ``(n, D)`` of its model.
             fpir: chance that a stranger is taken for somebody; the threshold is the one that has
                 it at this gallery's size.
-            threshold: cosine from which on somebody is identified, in place of an FPIR.
-            point: what `point` returned for the threshold, if it is known already.
+            threshold: cosine from which on somebody is identified, in place of an FPIR, or what
+                `point` returned.
             count: candidates of each answer.
             index: see `search`.
             among: how many equally likely people, in the gallery or not, may be on a probe: the
@@ -524,11 +512,11 @@ class Gallery:
             vectors, failures = probes.vectors, probes.failures
         else:
             vectors, failures = np.asarray(probes), {}
-        limit = None if threshold is None else float(np.float32(threshold))
-        if point is None and (fpir, threshold) != (None, None):
-            point = self.point(fpir, threshold)
-        if point is not None:
-            limit = point.threshold
+        limit, point = None, threshold
+        if not isinstance(point, Fpir):
+            limit = None if point is None else float(np.float32(point))
+            point = self.point(fpir, limit)
+        limit = limit if point is None else point.threshold
         now = self.current()
         rows, scores = now.search(vectors, max(count, 2), index=index, progress=progress)
         return Identification(
@@ -548,22 +536,21 @@ class Gallery:
         """Return threshold and FPIR at this gallery's size, from one of the two.
 
         Returns:
-            None for a threshold without a calibration.
+            None for neither, and for a threshold without a calibration.
 
         Raises:
             MetricError: an FPIR without a calibration, or one that it does not carry.
         """
         now = self.current()
+        if now.calibration is not None and threshold is not None:
+            return now.calibration.fpir(float(np.float32(threshold)), max(1, len(now)))
+        if fpir is None:
+            return None
         if now.calibration is None:
-            if threshold is not None:
-                return None
             raise MetricError(
                 f"nothing tells which threshold has FPIR {fpir} in this gallery: it is not "
                 "calibrated; calibrate it with embeddings of other people, or give a threshold"
             )
-        if threshold is not None:
-            return now.calibration.fpir(float(np.float32(threshold)), max(1, len(now)))
-        assert fpir is not None
         return now.calibration.threshold(fpir, max(1, len(now)))
 
     # --- calibration -----------------------------------------------------------------------
@@ -572,7 +559,6 @@ class Gallery:
         self,
         impostors: Embeddings | None = None,
         *,
-        rows: NDArray[np.int64] | None = None,
         where: str = "impostors",
         progress: Progress | None = None,
     ) -> Calibration:
@@ -586,7 +572,6 @@ class Gallery:
                 up to 4,096 of them, drawn at random. Their templates may rest on several images,
                 which makes them better likenesses than the single image of a visitor. Without names
                 each image counts as another subject, and intervals are too narrow.
-            rows: of the gallery's own people, those who stand in.
             where: the impostors come from.
             progress: see `search`.
 
@@ -595,9 +580,7 @@ class Gallery:
             MetricError: nobody to compare with.
         """
         if impostors is None:
-            if rows is None:
-                rows = np.random.default_rng(0).permutation(len(self))[:CALIBRATION_PROBES]
-            of_probe = rows
+            rows = of_probe = np.random.default_rng(0).permutation(len(self))[:CALIBRATION_PROBES]
             vectors: NDArray[np.floating] = self.templates
             where = OWN
         else:
@@ -621,7 +604,7 @@ class Gallery:
         # A subject with itself is no impostor.
         nearest, scores = left_out(nearest, scores, nearest == of_probe[:, None])
         kept = scores[:, :DEPTH], nearest[:, :DEPTH], of_probe.astype(np.int64)
-        self.calibration = Calibration(*kept, np.arange(len(self)), {"probes": where})
+        self.calibration = Calibration(*kept, np.arange(len(self)), where)
         self._current = None
         return self.calibration
 
@@ -630,7 +613,7 @@ class Gallery:
 
         Impostors are not at hand any more; deleted people are out of their scores already.
         """
-        if self.calibration is not None and self.calibration.note.get("probes") != OWN:
+        if self.calibration is not None and self.calibration.source != OWN:
             return
         self.calibration = None
         if len(self) > 1:
@@ -653,20 +636,20 @@ class Gallery:
         Raises:
             DatasetError: it cannot be written.
         """
-        calibration = None if self.calibration is None else self.calibration.note
-        worth = None if self.score_calibration is None else self.score_calibration.to_json()
+        known, worth = self.calibration, self.score_calibration
         note = {
             "format": FORMAT,
+            "fusion": "unit",
             "space": asdict(self.space),
-            "calibration": calibration,
-            "score_calibration": worth,
+            "calibration": None if known is None else {"probes": known.source},
+            "score_calibration": None if worth is None else worth.to_json(),
         }
         arrays: dict[str, NDArray[Any]] = {
-            "note": np.array(json.dumps({**note, "fusion": "unit"}, allow_nan=False)),
+            "note": np.array(json.dumps(note, allow_nan=False)),
             **{name: getattr(self, name) for name in (*COLUMNS, *DIGESTS)},
         }
-        if self.calibration is not None:
-            arrays |= {f"calibration_{name}": getattr(self.calibration, name) for name in KEPT}
+        if known is not None:
+            arrays |= {f"calibration_{name}": getattr(known, name) for name in KEPT}
         with atomic_path(path, DatasetError, private=True) as temporary:
             write_arrays(temporary, arrays)
 
@@ -677,12 +660,9 @@ class Gallery:
         Raises:
             DatasetError: the file is missing, damaged, or no gallery.
         """
-        arrays, space, calibration, worth = read_gallery(Path(path))
-        gallery = cls(space)
-        gallery.score_calibration = worth
-        for name in (*COLUMNS, *DIGESTS):
-            setattr(gallery, name, arrays[name])
-        gallery.calibration = calibration
+        found = read_gallery(Path(path))
+        gallery = cls(found["space"])
+        vars(gallery).update(found)
         return gallery
 
     def export(self, path: str | Path) -> None:

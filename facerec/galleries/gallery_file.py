@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from facerec.base.errors import DatasetError, MetricError, fault
@@ -43,10 +42,8 @@ KEPT = ("scores", "entries", "probe_subjects", "entry_subjects")
 Arrays = Mapping[str, NDArray[Any]]
 
 
-def read_gallery(
-    path: Path,
-) -> tuple[Arrays, Space, Calibration | None, ScoreCalibration | None]:
-    """Return the arrays of a gallery file by name, its space and both of its calibrations.
+def read_gallery(path: Path) -> dict[str, Any]:
+    """Return the attributes of the gallery in a file by name.
 
     Raises:
         DatasetError: the file is missing, damaged, or no gallery.
@@ -61,15 +58,16 @@ def read_gallery(
             never = np.full(len(arrays["subjects"]), "NaT", "M8[s]")
             arrays |= {"enrolled": never, "expires": never}
         arrays = {"digests": np.empty(0, "S32"), "digest_rows": np.empty(0, np.int64), **arrays}
-        space = Space(**note["space"])
-        calibration = note["calibration"]
-        if calibration is not None:
+        space, calibration, worth = Space(**note["space"]), None, note.get("score_calibration")
+        if (known := note["calibration"]) is not None:
             kept = {name: arrays[f"calibration_{name}"] for name in KEPT}
-            calibration = Calibration(**kept, note=dict(calibration))
-        worth = note.get("score_calibration")
-        if worth is not None:
-            worth = ScoreCalibration.from_json(worth, str(path))
-        return _checked(arrays, space, calibration), space, calibration, worth
+            calibration = Calibration(**kept, source=str(known.get("probes", "unknown")))
+        return {
+            **_checked(arrays, space, calibration),
+            "space": space,
+            "calibration": calibration,
+            "score_calibration": worth and ScoreCalibration.from_json(worth, str(path)),
+        }
     except OSError as problem:
         raise DatasetError(
             f"{path}: the gallery cannot be read ({problem.strerror or problem}); check the "
@@ -84,7 +82,7 @@ def read_gallery(
 
 def _checked(
     arrays: dict[str, NDArray[Any]], space: Space, calibration: Calibration | None
-) -> Arrays:
+) -> dict[str, NDArray[Any]]:
     """Return the arrays, names in one Unicode form; refuse what no gallery has."""
     people, size = len(arrays["subjects"]), space.embedding_size
     for name, kind in zip(COLUMNS, "UffiMM", strict=True):
@@ -103,11 +101,11 @@ def _checked(
         numbered = np.array_equal(subjects, np.arange(subjects.size)) and subjects.size <= people
         if not numbered or calibration.entries.min() < -1:
             raise ValueError("its calibration is of another gallery")
-    names = pd.Series(same_names(arrays["subjects"]))
-    for name in names[names.duplicated()]:
-        raise ValueError(f"{name!r} is in it twice")
-    days = arrays["expires"].astype("M8[D]")
-    return {**arrays, "subjects": same_names(arrays["subjects"]), "expires": days}
+    subjects = same_names(arrays["subjects"])
+    if len(np.unique(subjects)) < people:
+        raise ValueError("a name is in it twice")
+    found = {name: arrays[name] for name in (*COLUMNS, *DIGESTS)}
+    return {**found, "subjects": subjects, "expires": arrays["expires"].astype("M8[D]")}
 
 
 def export_table(path: Path, columns: Arrays, space: Space) -> None:

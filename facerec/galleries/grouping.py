@@ -27,7 +27,8 @@ from facerec.base.progress import Progress
 from facerec.cosines.searches import best
 from facerec.cosines.unit_rows import UnitRows, row_norms, unit_rows
 from facerec.galleries.impostor_tail import SAMPLE, BentTail, standardise
-from facerec.galleries.label_faults import Floats, Ints, Members, left_out
+from facerec.galleries.label_faults import left_out
+from facerec.galleries.members import Floats, Ints, Members, directions
 
 FEWEST = 20
 """Faces that say how alike strangers are."""
@@ -134,8 +135,8 @@ def group_faces(
     people, chances, new = float(len(held)), 0.0, np.ones(len(held), bool)
     while True:
         members = Members(unit, group, len(held))
-        sums, means = members.sums(np.ones(count))
-        (rows,) = standardise(means, weights=weights)
+        sums = members.sums()
+        (rows,) = standardise(directions(sums), weights=weights)
         sample = generator.permutation(len(rows))[: SAMPLE // 2]
         pairs = np.triu(np.outer(weights[sample], weights[sample]), 1)
         tail = BentTail(rows[sample] @ rows[sample].T, pairs)
@@ -150,7 +151,7 @@ def group_faces(
         expected = crowd[:, None] * crowd[others] * np.exp(share) * people * (people - 1) / 2
         one, place = np.nonzero(expected <= share_of_people * people)
         order = np.lexsort((place, expected[one, place]))
-        order = order[_hold_together(sums, np.diff(members.starts), one, others[one, place])[order]]
+        order = order[_hold_together(sums, members.images, one, others[one, place])[order]]
         one, place = one[order], place[order]
         into, merges = _join(one, others[one, place], expected[one, place], held)
         if (into == own).all():
@@ -267,11 +268,12 @@ def _join(
 def _doubts(members: Members, weights: Floats, generator: np.random.Generator) -> Floats:
     """Return how many strangers would be as much like the others of each face's group, ``(n,)``."""
     count = len(members.label)
-    sums, templates = members.sums(np.ones(count))
+    sums = members.sums()
+    templates = directions(sums)
     cosines, lengths = left_out(members, sums, np.ones(count), np.arange(count))
     face, group = (generator.permutation(size)[:SAMPLE] for size in (count, len(templates)))
-    own = weights[members.label[face]] / np.bincount(members.label)[members.label[face]]
+    own = (weights / members.images)[members.label[face]]
     counted = np.outer(own, weights[group]) * (members.label[face][:, None] != group)
-    tail = BentTail(members.unit[face] @ templates[group].T, counted)
+    tail = BentTail(members.vectors[face] @ templates[group].T, counted)
     doubts = np.exp(tail.log_share(cosines)) * weights.sum()
     return np.where(lengths > 1e-6, doubts, np.nan)

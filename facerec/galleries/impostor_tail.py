@@ -23,9 +23,18 @@ from scipy.special import digamma, log_ndtr, ndtri_exp
 from scipy.stats import false_discovery_control
 
 from facerec.base.large_arrays import empty
+from facerec.base.progress import Progress
+from facerec.cosines.searches import best
+from facerec.cosines.unit_rows import UnitRows
 
-RANKS = 6
+_RANKS = 6
 """Best scores of a row that are looked at; deeper ones say less about the tail."""
+
+_UNNAMED_RANKS = 24
+"""The same where several images may be of one subject whom nobody names."""
+
+_ALIKE = 3.0
+"""Standard deviations of impostors above which two unnamed images of one set may be one subject."""
 
 _ROUNDS = 8
 
@@ -55,18 +64,6 @@ _MATED = 1e-3
 """Share of impostors' scores beyond which all that are more are taken for mated pairs."""
 
 _LEAST_BEND = 0.01
-
-
-def log_p_value(log_expected: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return ln(1 − exp(−τ)), the chance of one impostor or more where τ are expected.
-
-    Args:
-        log_expected: ln τ.
-    """
-    tau = np.exp(np.minimum(log_expected, 50.0))
-    # ln(1 − exp(−τ)) is ln τ to the last digit where τ is tiny, and there τ itself may underflow.
-    with np.errstate(divide="ignore"):
-        return np.where(tau < 1e-12, log_expected, np.log(-np.expm1(-tau)))
 
 
 def standardise(
@@ -104,7 +101,88 @@ def standardise(
     return sides
 
 
-def centre_and_spread(
+def nearest_subjects(
+    first: NDArray[np.float32],
+    second: NDArray[np.float32] | None = None,
+    *,
+    share: float,
+    asked: NDArray[np.int64] | None = None,
+    named: NDArray[np.bool_] | None = None,
+    device: object = "cpu",
+    stage: str = "comparing templates",
+    progress: Progress | None = None,
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return for each row of a set the nearest other one, and how surely it is its own subject.
+
+    Args:
+        first: templates of unit length, ``(R, D)``.
+        second: those that they are compared with, ``(C, D)``; by default the others of the set.
+        share: of the rows that are told to have their subject, how many may be wrong.
+        asked: rows of ``first``, ``(n,)``; by default all.
+        named: whether each of ``second`` has a name; those without may be of one subject.
+        device: where scores are computed, see `facerec.base.devices.choose_device`.
+        stage: what that is called.
+        progress: see `facerec.base.progress.Progress`.
+
+    Returns:
+        numbers of the nearest, and the logarithm of the chance that the best of all impostors is as
+        good, or better, ``(n,)`` each.
+    """
+    alone, several = second is None, named is not None and not named.all()
+    sides = standardise(first) * 2 if second is None else standardise(first, second)
+    every = np.arange(len(first))
+    rows = every if asked is None else asked
+    left, right = (
+        UnitRows(side, some, np.ones(len(side)), device)
+        for side, some in zip(sides, (asked, None), strict=True)
+    )
+    others, scores = best(
+        left,
+        right,
+        _UNNAMED_RANKS if several else _RANKS,
+        apart=(rows, every) if alone else None,
+        stage=stage,
+        progress=progress,
+    )
+    if named is not None and several:
+        scores = _without_more_of_the_best(scores, others, sides[1], named)
+    scale = _centre_and_spread(*sides, same=alone)
+    candidates = max(len(sides[1]) - alone, 1)
+    return others[:, 0].copy(), _fit_tail(scores[:, :_RANKS], candidates, scale, share)
+
+
+def _without_more_of_the_best(
+    scores: NDArray[np.float32],
+    subjects: NDArray[np.int64],
+    templates: NDArray[np.float32],
+    named: NDArray[np.bool_],
+) -> NDArray[np.float32]:
+    """Take away scores that may be of the same subject as the best one, where nobody names both.
+
+    Of several images of one subject whom nobody names, the second best is no impostor.
+
+    Args:
+        scores: of each row with its best subjects, descending, ``(n, k)``.
+        subjects: numbers of these subjects.
+        templates: standardised, of the set that these subjects are of, ``(P, D)``.
+        named: whether each subject of that set has a name.
+
+    Returns:
+        Scores, ``(n, k)``, descending, −∞ where there are fewer.
+    """
+    middle, spread = _centre_and_spread(templates, templates, same=True)
+    kept = scores.copy()
+    for start in range(0, len(scores), 1024):
+        rows = slice(start, start + 1024)
+        who = subjects[rows]
+        likeness = np.einsum("nkd,nd->nk", templates[who], templates[who[:, 0]])
+        alike = (likeness >= middle + _ALIKE * spread) & ~(named[who] & named[who[:, :1]])
+        alike[:, 0] = False
+        kept[rows][alike] = -np.inf
+    return -np.sort(-kept, axis=1)
+
+
+def _centre_and_spread(
     first: NDArray[np.float32], second: NDArray[np.float32], *, same: bool = False
 ) -> tuple[float, float]:
     """Return median and spread of the products of two sets, looking at the lower half alone.
@@ -126,7 +204,7 @@ def centre_and_spread(
     return float(middle), max(float(middle - low), 1e-6)
 
 
-def fit_tail(
+def _fit_tail(
     best: NDArray[np.floating], candidates: int, scale: tuple[float, float], share: float
 ) -> NDArray[np.float64]:
     """Fit the tail to the best scores of rows, of which some are their own subject's.
@@ -135,7 +213,7 @@ def fit_tail(
         best: standardised scores with the best subjects, descending, ``(n, k)``; −∞ where there is
             none.
         candidates: how many subjects a row is compared with.
-        scale: see `centre_and_spread`.
+        scale: see `_centre_and_spread`.
         share: of the rows that are told to have their subject, how many may be wrong.
 
     Returns:
@@ -147,7 +225,12 @@ def fit_tail(
     for _ in range(_ROUNDS):
         slope, shift = _moments(exponents, candidates, known)
         # Of so many impostors e^−(w − δ)/σ each is expected at or above the best.
-        values = log_p_value(np.log(candidates) - (exponents[:, 0] - shift) / slope)
+        log_expected = np.log(candidates) - (exponents[:, 0] - shift) / slope
+        expected = np.exp(np.minimum(log_expected, 50.0))
+        # The chance of one or more is the expected number to the last digit where that is tiny.
+        with np.errstate(divide="ignore"):
+            chance = np.log(-np.expm1(-expected))
+        values = np.where(expected < 1e-12, log_expected, chance)
         now = accept(values, share)
         if np.array_equal(known, now):
             break

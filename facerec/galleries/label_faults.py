@@ -17,16 +17,10 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit
 
 from facerec.base.errors import MetricError
-from facerec.base.large_arrays import empty
 from facerec.base.progress import Progress
 from facerec.cosines.searches import best
-from facerec.cosines.unit_rows import UnitRows, row_norms
-from facerec.galleries.impostor_tail import RANKS, centre_and_spread, fit_tail, standardise
-from facerec.galleries.search import group_sums
-
-Floats = NDArray[np.float64]
-
-Ints = NDArray[np.int64]
+from facerec.cosines.unit_rows import UnitRows
+from facerec.galleries.members import Floats, Ints, Members, directions
 
 FALSE_SHARE = 0.02
 """Of a list of proposals, how many may be false, in expectation."""
@@ -111,31 +105,6 @@ class WrongLabels(NamedTuple):
     """Whether that is more probably the right one than that the subject is not in the set."""
 
 
-class Members:
-    """Unit vectors of images, and which of them make a class.
-
-    Args:
-        unit: ``(n, D)`` float32.
-        label: class of each, ``(n,)``, in ``[0, classes)``.
-        classes: their number.
-    """
-
-    def __init__(self, unit: NDArray[np.float32], label: Ints, classes: int) -> None:
-        self.unit, self.label, self.classes = unit, label, classes
-        self.order = np.argsort(label, kind="stable")
-        self.starts = np.searchsorted(label[self.order], np.arange(classes + 1))
-
-    def of(self, number: int) -> Ints:
-        """Return the images of a class."""
-        return self.order[self.starts[number] : self.starts[number + 1]]
-
-    def sums(self, weights: Floats) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return the weighted sum of each class, ``(C, D)``, and it at length 1 or as 0."""
-        sums = group_sums(self.unit, self.order, self.starts, weights[self.order])
-        lengths = np.maximum(np.nan_to_num(row_norms(sums)), 1e-9)[:, None].astype(np.float32)
-        return sums, np.divide(sums, lengths, out=empty(sums.shape, np.float32))
-
-
 def wrong_labels(
     members: Members, device: torch.device, progress: Progress | None = None
 ) -> WrongLabels:
@@ -153,10 +122,11 @@ def wrong_labels(
     theirs = np.random.default_rng(0).integers(1, max(count, 2), count)
     theirs = (np.arange(count) + theirs) % count
     probability, share = np.zeros(count), 0.0
-    images = UnitRows(members.unit, norms=np.ones(count), device=device)
+    images = UnitRows(members.vectors, norms=np.ones(count), device=device)
     for turn in range(_ROUNDS):
         weights = 1 - probability
-        sums, centers = members.sums(weights)
+        sums = members.sums(weights)
+        centers = directions(sums)
         masses = np.bincount(mine, weights, members.classes)
         centers[masses <= 0.5] = 0  # of which nobody is sure
         doing = f"looking for wrong labels, {turn + 1} of {_ROUNDS}"
@@ -213,29 +183,10 @@ def left_out(
     for start in range(0, len(other), _TILE):
         block = slice(start, start + _TILE)
         left = other[block]
-        rest = sums[members.label[left]] - weights[left, None] * members.unit[left]
+        rest = sums[members.label[left]] - weights[left, None] * members.vectors[left]
         lengths[block] = np.linalg.norm(rest, axis=1)
-        cosines[block] = np.einsum("nd,nd->n", members.unit[block], rest)
+        cosines[block] = np.einsum("nd,nd->n", members.vectors[block], rest)
     return np.clip(cosines / np.maximum(lengths, 1e-6), -1, 1), lengths
-
-
-def twins(
-    members: Members, device: torch.device, progress: Progress | None = None
-) -> tuple[Floats, Ints]:
-    """Find classes of one subject, whose means are too much alike for two.
-
-    Returns:
-        of each class the logarithm of the chance that the best of all impostors is as much alike as
-        its nearest one, and that one, ``(C,)`` each.
-    """
-    means = members.sums(np.ones(len(members.label)))[1]
-    (rows,) = standardise(means)
-    doing = "looking for subjects with two labels"
-    side = UnitRows(rows, norms=np.ones(len(rows)), device=device)
-    apart = np.arange(len(means)), np.arange(len(means))
-    nearest, scores = best(side, side, RANKS, apart=apart, stage=doing, progress=progress)
-    scale = centre_and_spread(rows, rows, same=True)
-    return fit_tail(scores, max(len(means) - 1, 1), scale, FALSE_SHARE), nearest[:, 0]
 
 
 def mixtures(
@@ -252,7 +203,7 @@ def mixtures(
         ``(n,)``.
     """
     generator = np.random.default_rng(0)
-    sizes, probability = np.diff(members.starts), np.zeros(members.classes)
+    sizes, probability = members.images, np.zeros(members.classes)
     second = np.zeros(len(members.label), bool)
     large = np.flatnonzero(sizes >= 2 * _LEAST_OF_A_SUBJECT)
     # Neighbours in this order are of nearly one size, and have nothing else in common.
@@ -262,12 +213,12 @@ def mixtures(
     observed, planted = np.empty((len(large), 2)), np.empty((len(large), 2))
     for index, number in enumerate(large.tolist()):
         rows, other = members.of(number), members.of(int(large[index - 1]))
-        second[rows], observed[index] = _split(members.unit[rows])
+        second[rows], observed[index] = _split(members.vectors[rows])
         halves = (
             generator.permutation(rows)[: -(-len(rows) // 2)],
             generator.permutation(other)[: len(other) // 2],
         )
-        _, planted[index] = _split(members.unit[np.concatenate(halves)])
+        _, planted[index] = _split(members.vectors[np.concatenate(halves)])
         if progress is not None:
             progress("looking for mixtures", index + 1, len(large))
     cosines, faulty, doubt = observed[:, :1], planted[:, :1], np.zeros(len(large))

@@ -8,126 +8,22 @@ scores as high. An image whose subject nobody names is a subject of its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+import pandas as pd
 
 from facerec.base.defaults import OVERLAP_SHARE
-from facerec.base.errors import DatasetError, MetricError
+from facerec.base.errors import MetricError
 from facerec.base.progress import Progress
-from facerec.cosines.searches import best
-from facerec.cosines.unit_rows import UnitRows, on_grid, row_norms
+from facerec.cosines.unit_rows import UnitRows, on_grid
 from facerec.embedding.extraction import Embeddings
-from facerec.galleries.impostor_tail import (
-    RANKS,
-    accept,
-    centre_and_spread,
-    fit_tail,
-    standardise,
-)
-from facerec.galleries.search import group_sums
+from facerec.galleries.impostor_tail import accept, nearest_subjects
+from facerec.galleries.members import Side, directions
 
 if TYPE_CHECKING:
     import torch
-
-# Best ones kept of a row where several images may be of one subject whom nobody names.
-_UNNAMED_RANKS = 24
-
-# Standard deviations of impostors above which two unnamed images of one set may be one subject.
-_ALIKE = 3.0
-
-
-class Side:
-    """The usable images of one set, sorted by subject.
-
-    Attributes:
-        rows: rows of the embeddings, ``(n,)``.
-        subject: number of the subject on each, ascending, ``(n,)``.
-        starts: first of each subject's images, and n at the end, ``(P + 1,)``.
-        names: of the subjects, ``(P,)``: the subject, or the image's id where nobody names one.
-        named: whether a subject is known, ``(P,)``.
-        failures: images without a usable embedding.
-        units: all embeddings at length 1.
-    """
-
-    def __init__(self, embeddings: Embeddings, what: str) -> None:
-        """Sort images.
-
-        Args:
-            embeddings: raw ones, with ids.
-            what: the set's name for messages.
-
-        Raises:
-            DatasetError: no ids, or no usable embedding.
-        """
-        if embeddings.ids is None:
-            raise DatasetError(
-                f"{what}: embeddings without image ids; make them with facerec embed"
-            )
-        norms = row_norms(embeddings.vectors)
-        self.units = UnitRows(embeddings.vectors, norms=norms)
-        usable = np.flatnonzero(~np.isnan(norms))
-        if not usable.size:
-            raise DatasetError(f"{what}: no image has a usable embedding; check the images")
-        self.vectors, self.ids = embeddings.vectors, embeddings.ids
-        self.failures = len(embeddings.vectors) - usable.size
-        subjects = embeddings.subjects
-        known = np.zeros(usable.size, bool) if subjects is None else subjects[usable] != ""
-        numbers = np.empty(usable.size, np.int64)
-        recorded: NDArray[np.str_] = np.empty(0, np.str_)
-        if subjects is not None and known.any():
-            recorded, numbers[known] = np.unique(subjects[usable[known]], return_inverse=True)
-        numbers[~known] = len(recorded) + np.arange(np.count_nonzero(~known))
-        order = np.argsort(numbers, kind="stable")
-        self.rows, self.subject = usable[order], numbers[order]
-        self.starts = np.searchsorted(self.subject, np.arange(numbers.max() + 2))
-        self.named = np.arange(len(self.starts) - 1) < len(recorded)
-        self.names = np.concatenate([recorded, self.ids[self.rows[self.subject >= len(recorded)]]])
-
-    def __len__(self) -> int:
-        """Return the number of subjects."""
-        return len(self.names)
-
-    @property
-    def images(self) -> NDArray[np.int64]:
-        """Usable images of each subject, ``(P,)``."""
-        return np.diff(self.starts)
-
-    def of(self, subject: int) -> NDArray[np.int64]:
-        """Return the rows of a subject's images."""
-        return self.rows[self.starts[subject] : self.starts[subject + 1]]
-
-    def templates(self) -> NDArray[np.float32]:
-        """Return the sum of each subject's raw embeddings, of length 1, ``(P, D)``."""
-        sums = group_sums(self.vectors, self.rows, self.starts, np.ones(len(self.rows)))
-        norms = row_norms(sums)
-        lost = np.isnan(norms)  # opposite images cancel out: one of nobody
-        sums[lost], norms[lost] = 1.0, math.sqrt(sums.shape[1])
-        sums /= norms[:, None].astype(np.float32)
-        return sums
-
-
-@dataclass(frozen=True)
-class Match:
-    """A subject of A who is probably in B."""
-
-    subject: int
-    """Number in A's `Side`."""
-    other: int
-    """Number in B's."""
-    cosine: float
-    """Cosine of both templates."""
-    log_p: float
-    """Natural logarithm of the chance that the best of all impostors is as good, or better."""
-    expected_false: float
-    """Expected false ones among this proposal and all better ones."""
-    images: tuple[int, int]
-    """Rows of the two images that resemble each other most."""
-    image_cosine: float
-    """Cosine of these two images."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,13 +33,16 @@ class Overlap:
     a: Side
     b: Side
     share: float
-    matches: tuple[Match, ...]
-    """The surest first."""
+    matches: pd.DataFrame
+    """A row a subject of A, the surest first: the number of the ``subject`` and of the ``other`` in
+    B, the ``cosine`` of their templates, ``log10_p`` of the chance that the best of all impostors
+    is as good, how many are ``expected_false`` among this row and all above, and the rows ``image``
+    and ``other_image`` of their images that resemble each other most."""
 
     @property
     def expected_false(self) -> float:
         """Expected false ones among all proposals for A."""
-        return self.matches[-1].expected_false if self.matches else 0.0
+        return float(self.matches["expected_false"].max()) if len(self.matches) else 0.0
 
 
 def find_overlap(
@@ -170,91 +69,49 @@ def find_overlap(
         progress: see `facerec.base.progress.Progress`.
 
     Raises:
-        DatasetError: embeddings without ids, of different lengths, or none that is usable.
-        MetricError: one subject on either side, to whom nobody can be compared.
+        MetricError: nobody on one side, or one subject on either, to whom nobody can be compared.
     """
-    if a.vectors.shape[1] != b.vectors.shape[1]:
-        raise DatasetError(
-            f"{names[0]} has embeddings of {a.vectors.shape[1]} dimensions and {names[1]} of "
-            f"{b.vectors.shape[1]}; embed both with one model"
-        )
-    first, second = Side(a, names[0]), Side(b, names[1])
-    if max(len(first), len(second)) < 2:
-        raise MetricError(
-            f"{names[0]} and {names[1]} have one subject each, so that there is no impostor to "
-            "compare with; give one of them more subjects"
-        )
     from facerec.base.devices import choose_device
 
-    templates = first.templates(), second.templates()
-    rows, columns = standardise(*templates)
-    ranks = RANKS if second.named.all() else _UNNAMED_RANKS
-    left, right = (
-        UnitRows(side, norms=np.ones(len(side)), device=choose_device(device))
-        for side in (rows, columns)
-    )
-    others, scores = best(left, right, ranks, stage="comparing templates", progress=progress)
-    nearest = others[:, 0].copy()
-    scores = _without_more_of_the_best(scores, others, columns, second.named)
-    scale = centre_and_spread(rows, columns)
-    log_p = fit_tail(scores[:, :RANKS], len(second), scale, share)
-    log_p[~accept(log_p, share)] = np.nan
-    matches = _proposals(first, second, log_p, nearest, templates)
-    return Overlap(first, second, share, tuple(matches))
-
-
-def _without_more_of_the_best(
-    scores: NDArray[np.float32],
-    subjects: NDArray[np.int64],
-    templates: NDArray[np.float32],
-    named: NDArray[np.bool_],
-) -> NDArray[np.float32]:
-    """Take away scores that may be of the same subject as the best one, where nobody names both.
-
-    Of several images of one subject whom nobody names, the second best is no impostor.
-
-    Args:
-        scores: of each row with its best subjects, descending, ``(n, k)``.
-        subjects: numbers of these subjects.
-        templates: standardised, of the set that these subjects are of, ``(P, D)``.
-        named: whether each subject of that set has a name.
-
-    Returns:
-        Scores, ``(n, k)``, descending, −∞ where there are fewer.
-    """
-    if named.all() or scores.shape[1] < 2:
-        return scores
-    middle, spread = centre_and_spread(templates, templates, same=True)
-    kept = scores.copy()
-    for start in range(0, len(scores), 1024):
-        rows = slice(start, start + 1024)
-        who = subjects[rows]
-        likeness = np.einsum("nkd,nd->nk", templates[who], templates[who[:, 0]])
-        alike = (likeness >= middle + _ALIKE * spread) & ~(named[who] & named[who[:, :1]])
-        alike[:, 0] = False
-        kept[rows][alike] = -np.inf
-    return -np.sort(-kept, axis=1)
-
-
-def _proposals(
-    mine: Side,
-    theirs: Side,
-    log_p: NDArray[np.float64],
-    nearest: NDArray[np.int64],
-    templates: tuple[NDArray[np.float32], NDArray[np.float32]],
-) -> Iterator[Match]:
-    """Yield the subjects of A who are probably in B, the surest first; log_p of others is NaN."""
-    for subject in np.argsort(log_p, kind="stable")[: np.count_nonzero(~np.isnan(log_p))].tolist():
-        other = int(nearest[subject])
-        rows, columns = mine.of(subject), theirs.of(other)
-        of_images = on_grid(mine.units.unit(rows) @ theirs.units.unit(columns).T)
-        nearest_two = np.unravel_index(int(of_images.argmax()), of_images.shape)
-        yield Match(
-            subject=subject,
-            other=other,
-            cosine=float(templates[0][subject] @ templates[1][other]),
-            log_p=float(log_p[subject]),
-            expected_false=float(np.exp(log_p[subject]) * len(mine)),
-            images=(int(rows[nearest_two[0]]), int(columns[nearest_two[1]])),
-            image_cosine=float(of_images[nearest_two]),
+    first, second = Side(a), Side(b)
+    counts = first.classes, second.classes
+    if min(counts) < 1 or max(counts) < 2:
+        raise MetricError(
+            f"{names[0]} has {counts[0]} subjects with a usable embedding and {names[1]} has "
+            f"{counts[1]}, too few to tell how alike impostors are; give one of them more subjects"
         )
+    templates = directions(first.sums()), directions(second.sums())
+    others, log_p = nearest_subjects(
+        *templates,
+        share=share,
+        named=second.named,
+        device=choose_device(device),
+        stage="comparing templates",
+        progress=progress,
+    )
+    subject = np.flatnonzero(accept(log_p, share))
+    subject = subject[np.argsort(log_p[subject], kind="stable")]
+    other = others[subject]
+    cosine = np.einsum("nd,nd->n", templates[0][subject], templates[1][other])
+    found = {"subject": subject, "other": other, "cosine": cosine}
+    found |= {"log10_p": log_p[subject] / math.log(10)}
+    matches = pd.DataFrame(found).assign(expected_false=np.exp(log_p[subject]) * counts[0])
+    images = [
+        _most_alike(first, second, *pair)
+        for pair in zip(subject.tolist(), other.tolist(), strict=True)
+    ]
+    matches[["image", "other_image"]] = np.array(images, np.int64).reshape(-1, 2)
+    return Overlap(first, second, share, matches)
+
+
+def _most_alike(first: Side, second: Side, subject: int, other: int) -> tuple[int, int]:
+    """Return the rows of the two images of two subjects that resemble each other most."""
+    rows, columns = first.of(subject), second.of(other)
+    mine, theirs = (
+        UnitRows(side.vectors[each]).unit(slice(None))
+        for side, each in ((first, rows), (second, columns))
+    )
+    row, column = np.unravel_index(
+        int(on_grid(mine @ theirs.T).argmax()), (len(rows), len(columns))
+    )
+    return int(rows[row]), int(columns[column])

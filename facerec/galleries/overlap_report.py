@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,8 @@ from numpy.typing import NDArray
 from facerec.base.errors import DatasetError
 from facerec.base.files import atomic_path, parse_json, read_file, write_json
 from facerec.base.names import same_name
-from facerec.galleries.overlap import Overlap, Side
+from facerec.galleries.members import Side
+from facerec.galleries.overlap import Overlap
 from facerec.report import words
 from facerec.report.documents import provenance_of
 from facerec.training.run import fingerprint
@@ -26,15 +26,13 @@ from facerec.verification.bench import Bench
 KIND = "facerec overlap"
 SUFFIX = ".overlap.json"
 
-_HEADER = "subject_id", "image_id", "images", "other", "cosine", "log10_p", "expected_false"
-
 
 def summary(overlap: Overlap, names: tuple[str, str]) -> str:
     """Return what was found in one sentence."""
     return (
-        f"{len(overlap.matches):,} of {len(overlap.a):,} subjects of {names[0]} are probably among "
-        f"the {len(overlap.b):,} of {names[1]}, of which {overlap.expected_false:.2g} are expected "
-        f"to be false (at most {words.percent(overlap.share)} of a list)"
+        f"{len(overlap.matches):,} of {overlap.a.classes:,} subjects of {names[0]} are probably "
+        f"among the {overlap.b.classes:,} of {names[1]}, of which {overlap.expected_false:.2g} are "
+        f"expected to be false (at most {words.percent(overlap.share)} of a list)"
     )
 
 
@@ -44,15 +42,18 @@ def write_exclusions(path: Path, overlap: Overlap) -> None:
     Raises:
         DatasetError: the file cannot be written.
     """
-    rows = []
-    for match in overlap.matches:
-        name = str(overlap.a.names[match.subject])
-        who = (name, "") if overlap.a.named[match.subject] else ("", name)
-        images = int(overlap.a.images[match.subject])
-        other, log10_p = str(overlap.b.names[match.other]), match.log_p / math.log(10)
-        figures = f"{match.cosine:.4f}", f"{log10_p:.2f}", f"{match.expected_false:.3g}"
-        rows.append([*who, images, other, *figures])
-    table = pd.DataFrame(rows, columns=_HEADER)  # names come back as they were
+    a, found = overlap.a, overlap.matches
+    name, named = a.names[found["subject"]], a.named[found["subject"]]
+    columns = {
+        "subject_id": np.where(named, name, ""),
+        "image_id": np.where(named, "", name),
+        "images": a.images[found["subject"]],
+        "other": overlap.b.names[found["other"]],
+        "cosine": found["cosine"].map("{:.4f}".format),
+        "log10_p": found["log10_p"].map("{:.2f}".format),
+        "expected_false": found["expected_false"].map("{:.3g}".format),
+    }
+    table = pd.DataFrame(columns)  # names come back as they were
     with atomic_path(path, DatasetError, private=True) as temporary:
         table.to_csv(temporary, index=False, lineterminator="\n", encoding="utf-8")
 
@@ -73,18 +74,17 @@ def write_facts(
         sources: what is known of A and B: kind, path, sha256.
         command: the command line, for the record.
     """
-    subjects = sorted({match.other for match in overlap.matches})
-    rows = [overlap.b.of(subject) for subject in subjects]
+    b, shown = overlap.b, np.unique(overlap.matches["other"])
     facts = {
         "kind": KIND,
         **provenance_of(command, ()),
         "list": csv_path.name,
         "a": _facts(overlap.a, sources[0]),
-        "b": _facts(overlap.b, sources[1]),
+        "b": _facts(b, sources[1]),
         "share": overlap.share,
         "subjects_of_a": len(overlap.matches),
         "expected_false": overlap.expected_false,
-        "images_of_b": overlap.b.ids[np.concatenate(rows)].tolist() if rows else [],
+        "images_of_b": b.ids[b.order[np.isin(b.label[b.order], shown)]].tolist(),
     }
     write_json(facts_path(csv_path), facts, private=True)
     return facts_path(csv_path)
@@ -94,7 +94,11 @@ def _facts(side: Side, source: Mapping[str, Any]) -> dict[str, Any]:
     path = Path(str(source.get("path", "")))
     known = {key: source[key] for key in ("kind", "sha256") if key in source}
     files = fingerprint(path) if source.get("kind") == "records" and path.exists() else {}
-    counts = {"subjects": len(side), "images": len(side.rows), "ids_sha256": ids_sha256(side.ids)}
+    counts = {
+        "subjects": side.classes,
+        "images": len(side.order),
+        "ids_sha256": ids_sha256(side.ids),
+    }
     return {**known, "path": os.fspath(path.resolve()), **files, **counts}
 
 
@@ -125,7 +129,6 @@ class KnownOverlap:
         """Tell whether A is what lies at ``path`` now: the same record file and index."""
         if not path.exists():
             return False
-
         stored = _records(self.a.get("files", {}))
         if not stored:
             return bool(self.a.get("path") == os.fspath(path.resolve()))
@@ -154,9 +157,7 @@ def read_overlap(path: Path) -> KnownOverlap:
             raise ValueError("a field is of another type")
         _records(a.get("files", {}))
         shown = frozenset(same_name(str(image)) for image in images)
-        # Older files call subjects persons.
-        subjects = facts.get("subjects_of_a", facts.get("persons_of_a"))
-        return KnownOverlap(file, a, b, shown, int(subjects))
+        return KnownOverlap(file, a, b, shown, int(facts["subjects_of_a"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         raise DatasetError(
             f"{file}: cannot be read as the facts of an overlap ({problem!r}); make it again with "

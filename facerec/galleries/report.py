@@ -24,7 +24,7 @@ def print_groups(
 ) -> None:
     """Say which FPIR thresholds have for strangers of each group, the worst first."""
     calibration = gallery.calibration
-    if calibration is None or calibration.note.get("probes") != OWN:
+    if calibration is None or calibration.source != OWN:
         console.print("no FPIR by group: nobody knows the groups of the strangers", style="yellow")
         return
     for point in points:
@@ -50,10 +50,9 @@ def print_thresholds(calibration: Calibration | None, size: int, console: Consol
     if calibration is None:
         console.print("no calibration: a gallery of one person needs --impostors for an FPIR")
         return points
-    probes = calibration.note.get("probes", "unknown")
     console.print(
-        f"calibrated with {words.counted(len(calibration.scores), 'probe')} ({probes}) on "
-        f"{words.counted(calibration.entry_subjects.size, 'template')}"
+        f"calibrated with {words.counted(len(calibration.scores), 'probe')} "
+        f"({calibration.source}) on {words.counted(calibration.entry_subjects.size, 'template')}"
     )
     for target in FPIRS:
         try:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from facerec.galleries.contact_sheet import Face
 from facerec.galleries.gallery import Identification
-from facerec.galleries.overlap import Overlap, Side
+from facerec.galleries.members import Side
+from facerec.galleries.overlap import Overlap
 from facerec.records.proposals import Proposal
 from facerec.report import words
 from facerec.report.table import Cell, Table
@@ -79,13 +79,13 @@ def overlap_table(
 
     rows = [
         (
-            cell(overlap.a, match.subject, match.images[0], faces[0]),
-            cell(overlap.b, match.other, match.images[1], faces[1]),
-            f"{match.cosine:.3f}",
-            f"1e{match.log_p / math.log(10):.0f}",
-            f"{match.expected_false:.2g}",
+            cell(overlap.a, match["subject"], match["image"], faces[0]),
+            cell(overlap.b, match["other"], match["other_image"], faces[1]),
+            f"{match['cosine']:.3f}",
+            f"1e{match['log10_p']:.0f}",
+            f"{match['expected_false']:.2g}",
         )
-        for match in overlap.matches[:most]
+        for match in overlap.matches.head(most).to_dict("records")
     ]
     who = f"subject of {names[0]}", f"probably in {names[1]} as"
     return Table("", (*who, "cosine", "p", "expected false so far"), rows, words=who)

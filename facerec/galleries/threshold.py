@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -110,8 +110,8 @@ class Calibration:
     """Subject of each probe, ``(P,)``."""
     entry_subjects: NDArray[np.int64]
     """Subject of each entry, ``(M,)``."""
-    note: dict[str, Any] = field(default_factory=dict)
-    """Where the probes come from, as JSON types."""
+    source: str = "unknown"
+    """Where the probes come from."""
 
     def __post_init__(self) -> None:
         shape, probes = self.scores.shape, self.probe_subjects.shape
@@ -171,7 +171,7 @@ class Calibration:
             stay &= new[0] != new[1][left][0]
         if not (stay.any() and left.any()):
             return None
-        return Calibration(scores[stay], entries[stay], new[0][stay], new[1][left], self.note)
+        return Calibration(scores[stay], entries[stay], new[0][stay], new[1][left], self.source)
 
     def by_group(self, point: Fpir, groups: NDArray[np.str_]) -> list[tuple[str, Fpir, Fpir]]:
         """Return what the FPIR of a threshold is for strangers of each group, the worst first.
@@ -190,7 +190,7 @@ class Calibration:
             alone = self.without(np.flatnonzero(groups != name))
             if alone is not None and stay.sum() >= FEWEST_ALARMS:
                 kept = self.scores[stay], self.entries[stay], self.probe_subjects[stay]
-                mixed = Calibration(*kept, self.entry_subjects, self.note)
+                mixed = Calibration(*kept, self.entry_subjects, self.source)
                 size = min(point.size, alone.entry_subjects.size)
                 found = mixed.fpir(point.threshold, point.size), alone.fpir(point.threshold, size)
                 rows.append((name, *found))

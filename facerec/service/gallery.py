@@ -120,8 +120,7 @@ class GalleryFile:
                 f"{error} (with the service stopped, by facerec enroll --impostors), or start the "
                 "service with --identify-threshold",
             ) from error
-        threshold = self._threshold if point is None else point.threshold
-        found = self.gallery.identify(self._faces(vectors), threshold=threshold, point=point)
+        found = self.gallery.identify(self._faces(vectors), threshold=point or self._threshold)
         return {
             "answers": [{**p, **asdict(answer)} for p, answer in zip(places, found, strict=True)],
             "threshold": found.threshold,

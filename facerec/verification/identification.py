@@ -103,13 +103,14 @@ def _identify(
 ) -> tuple[dict[tuple[str, str], Estimate], list[str]]:
     """Return the figures of one gallery by name and target, and what a reader must know."""
     mine, theirs = matrix[probes.templates], matrix[gallery.templates]
-    searches = search_gallery(mine, probes.subjects, theirs, gallery.subjects)
+    most = max(ranks, default=1)
+    searches = search_gallery(mine, probes.subjects, theirs, gallery.subjects, most)
     mated = searches.mated
     subjects, others = probes.subjects[mated], probes.subjects[~mated]
     closed = Searches(
         searches.best_other[mated], searches.mate[mated], searches.rank[mated], searches.gallery
     )
-    hits = cmc(closed, max(ranks, default=1))
+    hits = cmc(closed, most)
     found: dict[tuple[str, str], Estimate] = {}
     for target in map(str, fpir if others.size else ()):
         point = tpir_at_fpir(searches, target)

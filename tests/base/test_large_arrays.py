@@ -138,7 +138,7 @@ def all_pairs(first: Embeddings, _: Embeddings) -> Any:
 
 
 def overlap(first: Embeddings, second: Embeddings) -> Any:
-    return find_overlap(first, second).matches
+    return find_overlap(first, second).matches.to_dict()
 
 
 def unnamed_overlap(first: Embeddings, second: Embeddings) -> Any:

@@ -178,7 +178,7 @@ def test_more_images_and_failures(workplace: np.ndarray, capsys: CaptureFixture)
     assert Path("f.csv").stat().st_mode & 0o777 == 0o600
     assert Path("f.csv").read_text().splitlines() == ["image_id,failure", "more.npz 1,no face"]
     gallery = Gallery.read("g.npz")
-    assert gallery.images[0] == 3 and "own people" in gallery.calibration.note["probes"]
+    assert gallery.images[0] == 3 and "own people" in gallery.calibration.source
 
 
 def test_pictures_that_are_no_faces_are_failures(

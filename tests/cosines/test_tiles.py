@@ -97,7 +97,8 @@ def test_counts_at_thresholds_that_scores_tie_with(kinds: None) -> None:
         assert line.false_matches == np.count_nonzero(higher > higher[allowed])
     vectors[3] = np.nan
     nearest = nearest_entries(vectors, subjects, vectors, subjects)
-    assert nearest.entry[3] == -1 and np.isneginf([nearest.best[3], nearest.mate[3]]).all()
+    assert (nearest.entries[3] == -1).all()
+    assert np.isneginf([*nearest.scores[3], nearest.mate[3]]).all()
 
 
 @pytest.mark.parametrize("kind", ["int8", "bfloat16", "float32"])

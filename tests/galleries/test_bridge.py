@@ -140,7 +140,7 @@ def test_translated_searches_check_spaces_and_leave_the_gallery_alone(bridge: Br
     translated.calibrate(strangers)
     point = translated.point("1e-1")
     others = photos(300, 12)[1]
-    alarms = np.mean([a.subject is not None for a in translated.identify(others, point=point)])
+    alarms = np.mean([a.subject is not None for a in translated.identify(others, threshold=point)])
     assert 0.05 < alarms < 0.2
     assert gallery.calibration is before and gallery.bridge is None
 

@@ -148,9 +148,9 @@ def check_nearest(
         others = sorted((alone[entry] for entry in np.flatnonzero(~mate)), reverse=True)
         best, second = [*others, -np.inf, -np.inf][:2]
         mates = [alone[entry] for entry in np.flatnonzero(mate)]
-        assert (found.best[row], found.second[row]) == (best, second)
+        assert found.scores[row].tolist() == [best, second]
         assert found.mate[row] == max(mates, default=-np.inf)
-        entry = found.entry[row]
+        entry = found.entries[row, 0]
         if best > -np.inf:
             assert not mate[entry] and alone[entry] == best
         else:
@@ -173,7 +173,7 @@ def test_search_as_by_brute_force(data: st.DataObject, size: int, others: int, t
     gallery, theirs = draw(others)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(searches, "SHAPE", (tile, tile))
-        found = search_gallery(probes, mine, gallery, theirs)
+        found = search_gallery(probes, mine, gallery, theirs, others)
         check_nearest(probes, mine, gallery, theirs)
     expected = naive_search(probes, mine, gallery, theirs)
     np.testing.assert_array_equal(as_rows(found), np.reshape(expected, (size, 3)))

@@ -20,7 +20,7 @@ from facerec.fairness.rates import GroupErrors, Thresholds, all_pairs_rates
 from facerec.statistics.influences import ScoredComparisons
 from facerec.statistics.intervals import Interval
 from facerec.statistics.operating_points import OperatingPoint
-from facerec.statistics.rates import sort_scores
+from facerec.statistics.rates import roc_curve
 from facerec.verification.bench import Pairs
 
 TARGETS = ("1e-2", "1e-3")
@@ -207,14 +207,14 @@ class Population:
             one, other = (self.images(generator, people, np.arange(pairs)) for _ in range(2))
             same.append(np.einsum("nd,nd->n", one, other))
             different += [np.einsum("nd,nd->n", one, np.roll(other, k, 0)) for k in (1, 7, 100)]
-        figures = sort_scores(np.concatenate(same), np.concatenate(different))
-        true = {"AUC": figures.roc.auc(), "EER": float(np.mean(figures.roc.eer_step()))}
+        roc = roc_curve(np.concatenate(same), np.concatenate(different))
+        true = {"AUC": roc.auc(), "EER": float(np.mean(roc.eer_step()))}
         thresholds = {}
         for target in TARGETS:
-            point = figures.roc.tpr_at_fpr(target)
+            point = roc.tpr_at_fpr(target)
             true[f"TPR@FPR={target}"], thresholds["FMR", target] = point.tpr, point.threshold
         for target in ("0.05", "0.01"):
-            thresholds["FNMR", target] = float(np.quantile(figures.mated, float(target)))
+            thresholds["FNMR", target] = float(np.quantile(np.concatenate(same), float(target)))
         return Truth(true, thresholds)
 
     def trial(
@@ -243,7 +243,7 @@ class Population:
             "EER": scored.interval(scored.eer()),
         }
         for target in TARGETS:
-            point = scored.figures.roc.tpr_at_fpr(target)
+            point = scored.roc.tpr_at_fpr(target)
             if point.resolvable:
                 limits[f"TPR@FPR={target}"] = scored.tpr_interval(point)
         found = {name: (interval, truth.figures[name]) for name, interval in limits.items()}
@@ -352,10 +352,10 @@ def _independent_trial(
     mated: NDArray[np.float64], others: NDArray[np.float64], family: Family
 ) -> dict[str, bool]:
     scores = np.concatenate([mated, others])
-    scored = ScoredComparisons.of(scores, np.arange(scores.size) < mated.size)
+    scored = ScoredComparisons(scores, np.arange(scores.size) < mated.size)
     found = {}
     for target, threshold in family.thresholds.items():
-        point = scored.figures.roc.tpr_at_fpr(target)
+        point = scored.roc.tpr_at_fpr(target)
         if not point.resolvable:
             continue
         few = "" if point.false_accepts >= 10 else ", fewer than 10 false accepts"

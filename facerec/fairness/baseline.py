@@ -283,7 +283,7 @@ def _list_figures(shared: _Shared, pairs: Pairs, scores: NDArray[np.floating]) -
     if pairs.folds is not None:
         _, right = held_out(scored, pairs.folds)
         figures["accuracy", "", "", ""] = figure(scored.mean(right))
-    for point in map(scored.figures.roc.tpr_at_fpr, shared.targets):
+    for point in map(scored.roc.tpr_at_fpr, shared.targets):
         few = f"{point.non_mated:,} different pairs"
         lacking = _Figure(None, remark=few, unresolved=True, subjects=count)
         found = figure(scored.tpr(point)) if point.resolvable else lacking

@@ -23,8 +23,8 @@ from facerec.fairness.groupings import UNKNOWN
 from facerec.fairness.rows import GIVEN, At
 from facerec.report import words
 from facerec.statistics.clustered import ClusteredShare
-from facerec.statistics.operating_points import OperatingPoint, operating_point
-from facerec.statistics.rates import sort_scores
+from facerec.statistics.operating_points import OperatingPoint
+from facerec.statistics.rates import roc_curve
 from facerec.verification.scoring import AllPairs, score_all_pairs
 from facerec.verification.scoring.all_pairs import MOST_BY_PAIR
 
@@ -42,6 +42,8 @@ Labels = tuple[Codes, Sequence[str]]
 @dataclass(frozen=True)
 class GivenThreshold(OperatingPoint):
     """A threshold that was given: of its target, itself as text, no rate is known."""
+
+    resolvable = True
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ def fix_thresholds(
         MetricError: no mated or no impostor score, or an impossible target.
     """
     there = ~np.isnan(scores)
-    roc = sort_scores(scores[there & same], scores[there & ~same]).roc
+    roc = roc_curve(scores[there & same], scores[there & ~same])
     return _fixed(source, tuple(map(roc.tpr_at_fpr, targets)))
 
 
@@ -364,8 +366,7 @@ def _with(given: float | None, thresholds: Thresholds) -> Thresholds:
     if given is None:
         return thresholds
     # Nothing is known of what it was fixed on.
-    point = vars(operating_point("1", given, (1, 1), (1, 1)))
-    first = GivenThreshold(**{**point, "target": words.threshold(given)})
+    first = GivenThreshold(words.threshold(given), given, 1, 1, 1, 1)
     return replace(thresholds, points=(first, *thresholds.points))
 
 

@@ -31,7 +31,7 @@ from facerec.embedding.extraction import Embeddings
 from facerec.embedding.space import Space
 from facerec.records.npz import read_arrays, write_arrays
 from facerec.statistics.operating_points import RULE_OF_30
-from facerec.statistics.rates import tpr_at_fpr
+from facerec.statistics.rates import roc_curve
 
 FORMAT = "facerec bridge 1"
 
@@ -215,7 +215,7 @@ def _price(ways: Sequence[_Way]) -> tuple[Any, ...]:
     def misses(way: _Way, left_out: int = -1) -> int:
         kept = [fold for number, fold in enumerate(way) if number != left_out]
         same, different = (np.concatenate(side) for side in zip(*kept, strict=True))
-        point = tpr_at_fpr(same, different, fpr)
+        point = roc_curve(same, different).tpr_at_fpr(fpr)
         return point.mated - point.true_accepts
 
     missed = old, translated, _ = [misses(way) for way in ways]

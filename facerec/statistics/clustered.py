@@ -432,17 +432,6 @@ def _check(comparisons: float) -> None:
         raise MetricError("there are no comparisons; a rate needs at least one")
 
 
-def fnmr_interval(errors: ArrayLike, subject: ArrayLike, confidence: float = 0.95) -> Interval:
-    """Return the interval of a share of mated comparisons (FNMR; TPR if accepts are counted).
-
-    Args:
-        errors: whether each comparison is a false non-match, ``(P,)``.
-        subject: of each comparison, ``(P,)`` integers.
-        confidence: coverage, between 0 and 1.
-    """
-    return ClusteredShare.from_pairs(errors, subject, subject).interval(confidence)
-
-
 def paired_difference(
     values: ArrayLike, changes: ArrayLike, confidence: float = 0.95, noise: float = 0.0
 ) -> Interval | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,17 +20,8 @@ from facerec.statistics.operating_points import (
     allowed_accepts,
     between,
     just_above,
-    operating_point,
     parse_rate,
 )
-
-
-class EqualErrorRate(NamedTuple):
-    """The rate at which FPR and FNMR meet on the convex hull of the ROC."""
-
-    rate: float
-    slope: float
-    """Slope dTPR/dFPR of the hull there: the likelihood ratio of the scores at that threshold."""
 
 
 @dataclass(frozen=True)
@@ -83,11 +73,9 @@ class RocCurve:
         if last + 1 < self.thresholds.size:
             higher = self.thresholds[last] if last else None
             threshold = between(self.thresholds[last + 1], higher)
-        return operating_point(
-            fpr,
-            threshold,
-            (int(self.true_accepts[last]), int(self.false_accepts[last])),
-            (self.mated, self.non_mated),
+        accepts = int(self.true_accepts[last]), int(self.false_accepts[last])
+        return OperatingPoint(
+            str(fpr), threshold, accepts[0], self.mated, accepts[1], self.non_mated
         )
 
     def auc(self) -> float:
@@ -131,8 +119,11 @@ class RocCurve:
             true_accepts=self.true_accepts[vertices],
         )
 
-    def eer_rocch(self) -> EqualErrorRate:
-        """Return where the convex hull of the ROC crosses FPR = FNMR (Bosaris; Brümmer 2010)."""
+    def eer_rocch(self) -> tuple[float, float]:
+        """Return the rate at which FPR and FNMR meet on the convex hull, and its slope dTPR/dFPR.
+
+        The slope is the likelihood ratio of the scores at that threshold (Bosaris; Brümmer 2010).
+        """
         hull = self.hull()
         after = int(np.argmax(hull.fpr >= hull.fnmr))
         x, y = hull.fpr[after - 1 : after + 1], hull.fnmr[after - 1 : after + 1]
@@ -140,8 +131,7 @@ class RocCurve:
         share = gap[0] / (gap[0] - gap[1])
         rate = float(x[0] + share * (x[1] - x[0]))
         rise, run = float(y[0] - y[1]), float(x[1] - x[0])
-        slope = rise / run if run > 0 else math.inf
-        return EqualErrorRate(rate, slope)
+        return rate, rise / run if run > 0 else math.inf
 
     def eer_step(self) -> tuple[float, float]:
         """Return between which rates FPR and FNMR of the step functions meet (FVC2000, Maio 2002).

@@ -1,4 +1,4 @@
-"""Identification (1:N): TPIR at an FPIR in open sets, CMC in closed ones.
+"""Identification (1:N): searches of a gallery, and TPIR at an FPIR.
 
 A search compares one probe with every entry of a gallery. It is mated if the gallery holds its
 subject. Its mate is the best entry of that subject, and the mate's rank is one more than the
@@ -12,12 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from facerec.base.errors import MetricError
 from facerec.statistics.operating_points import (
     OperatingPoint,
     Rate,
     allowed_accepts,
-    operating_point,
     step_threshold,
 )
 
@@ -66,26 +64,4 @@ def tpir_at_fpir(searches: Searches, fpir: Rate) -> OperatingPoint:
     threshold = step_threshold(alarms, allowed_accepts(fpir, alarms.size), searches.mate)
     hits = int(np.count_nonzero(searches.mate[searches.rank == 1] >= threshold))
     false_alarms = int(np.count_nonzero(alarms >= threshold))
-    return operating_point(fpir, threshold, (hits, false_alarms), (mated, alarms.size))
-
-
-def cmc(searches: Searches, ranks: int) -> NDArray[np.int64]:
-    """Return the cumulative match characteristic: searches whose mate has rank k or better.
-
-    Args:
-        searches: all mated.
-        ranks: K, the last rank.
-
-    Returns:
-        Counts for k = 1 … K, ``(K,)``.
-
-    Raises:
-        MetricError: no search, or one whose subject is not in the gallery.
-    """
-    mated = searches.mated
-    if not (mated.size and mated.all()):
-        raise MetricError(
-            f"{mated.sum()} of {mated.size} searches are mated, the first that is not is search "
-            f"{int(mated.argmin()) if mated.size else 0}; a CMC needs a closed set"
-        )
-    return np.cumsum(np.bincount(searches.rank, minlength=ranks + 1)[1 : ranks + 1])
+    return OperatingPoint(str(fpir), threshold, hits, mated, false_alarms, alarms.size)

@@ -7,7 +7,7 @@ its interval (`facerec.statistics.clustered`), and their differences that of a d
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,10 @@ from facerec.statistics.clustered import (
     ClusteredShare,
     sum_by_subject,
 )
+from facerec.statistics.curves import roc_from_sorted
 from facerec.statistics.intervals import INDEPENDENT, Interval
 from facerec.statistics.operating_points import OperatingPoint
-from facerec.statistics.rates import SortedScores, sort_scores
+from facerec.statistics.rates import sort_scores
 
 Influence = tuple[float, Array]
 """A figure, and what each comparison adds to its error, ``(N,)``."""
@@ -35,38 +36,34 @@ TAIL = 10
 """Highest different scores that tell how fast their tail falls."""
 
 
-@dataclass(frozen=True, eq=False)
 class ScoredComparisons:
-    """Labelled scores whose subjects may be known."""
+    """Labelled scores whose subjects may be known.
 
-    scores: NDArray[np.floating]
-    """Similarities, ``(N,)``."""
-    same: NDArray[np.bool_]
-    """Whether each comparison is mated, ``(N,)``."""
-    figures: SortedScores
-    first: NDArray[np.int64]
-    """Subject, or family, on one side, ``(N,)``, from 0."""
-    second: NDArray[np.int64]
-    """Subject, or family, on the other side, ``(N,)``."""
-    known: bool
-    """Whether subjects are known; else every comparison is a unit of its own."""
+    Args:
+        scores: similarities, ``(N,)``.
+        same: whether each comparison is mated, ``(N,)``.
+        subjects: subject, or family, on both sides, ``(N,)`` each, from 0; without them every
+            comparison is a unit of its own.
 
-    @classmethod
-    def of(
-        cls,
+    Attributes:
+        mated: scores of mated comparisons, ascending.
+        non_mated: those of the others.
+        roc: of both.
+
+    Raises:
+        MetricError: one class of comparisons only, or NaN among the scores.
+    """
+
+    def __init__(
+        self,
         scores: NDArray[np.floating],
         same: NDArray[np.bool_],
         subjects: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None,
-    ) -> ScoredComparisons:
-        """Sort scores.
-
-        Raises:
-            MetricError: one class of comparisons only, or NaN among the scores.
-        """
-        own = np.arange(scores.size)
-        first, second = (own, own) if subjects is None else subjects
-        figures = sort_scores(scores[same], scores[~same])
-        return cls(scores, same, figures, first, second, subjects is not None)
+    ) -> None:
+        self.scores, self.same, self.known = scores, same, subjects is not None
+        self.first, self.second = subjects or (np.arange(scores.size),) * 2
+        self.mated, self.non_mated = sort_scores(scores[same], scores[~same])
+        self.roc = roc_from_sorted(self.mated, self.non_mated)
 
     def figure(self, influence: Influence) -> ClusteredFigure:
         """Return a figure with what each subject adds to it."""
@@ -100,11 +97,11 @@ class ScoredComparisons:
 
     def auc(self) -> Influence:
         """Return the area under the ROC."""
-        area = self.figures.roc.auc()
+        area = self.roc.auc()
         # Share of the other class that each score beats, ties counting one half.
-        beaten = _below(self.figures.non_mated, self.scores) - area
-        beaters = 1 - _below(self.figures.mated, self.scores) - area
-        counts = self.figures.mated.size, self.figures.non_mated.size
+        beaten = _below(self.non_mated, self.scores) - area
+        beaters = 1 - _below(self.mated, self.scores) - area
+        counts = self.mated.size, self.non_mated.size
         return area, np.where(self.same, beaten / counts[0], beaters / counts[1])
 
     def d_prime(self) -> Influence:
@@ -132,10 +129,10 @@ class ScoredComparisons:
         Small errors a of the FPR and b of the FNMR move the crossing by (s·a + b)/(s + 1), s the
         slope of the ROC.
         """
-        eer = self.figures.roc.eer_rocch()
-        weight = 1.0 if math.isinf(eer.slope) else eer.slope / (eer.slope + 1)
-        accepted = self.scores >= self.figures.roc.eer_threshold()
-        return eer.rate, self._rates(accepted, (1 - weight) * -1.0, weight)
+        rate, slope = self.roc.eer_rocch()
+        weight = 1.0 if math.isinf(slope) else slope / (slope + 1)
+        accepted = self.scores >= self.roc.eer_threshold()
+        return rate, self._rates(accepted, (1 - weight) * -1.0, weight)
 
     def tpr(self, point: OperatingPoint) -> Influence:
         """Return the TPR at an FPR target, for the uncertainty of both rates.
@@ -164,15 +161,13 @@ class ScoredComparisons:
         if not 0 < point.true_accepts < point.mated or own.method == "none":
             return self._said(own)
         fpr = self.share(accepted, ~self.same).interval()
-        roc = self.figures.roc
+        roc = self.roc
         steps = np.append(0, np.flatnonzero(np.diff(roc.false_accepts)) + 1)
         false_accepts = np.append(roc.false_accepts[steps], roc.non_mated + 1) / (roc.non_mated + 1)
-        of_accepts, different = self._reached(alike), self.figures.non_mated
+        of_accepts, different = self._reached(alike), self.non_mated
         reached = np.append(of_accepts[roc.true_accepts[steps]], 1.0)
         few = min(TAIL, different.size - 1)
-        scale = (
-            float(different[different.size - few :].mean() - different[-1 - few]) if few else 0.0
-        )
+        scale = float(different[-few:].mean() - different[-1 - few]) if few else 0.0
         least, centre = 1 / (2 * point.mated), _logit(share.value)
         limits = []
         for limit, rate in ((own.low, fpr.low), (own.high, fpr.high)):
@@ -180,7 +175,7 @@ class ScoredComparisons:
             # One or two false accepts tell nothing of a tail: then the ROC is a line to the origin.
             if 0 < rate < false_accepts[1] and point.false_accepts > 2:
                 beyond = different[-1] + scale * math.log(false_accepts[1] / rate)
-                moved = float(of_accepts[np.count_nonzero(self.figures.mated >= beyond)])
+                moved = float(of_accepts[np.count_nonzero(self.mated >= beyond)])
             ends = _logit(np.clip([limit, moved], least, 1 - least))
             limits.append(math.hypot(*(ends - centre)))
         low, high = expit([centre - limits[0], centre + limits[1]])
@@ -202,7 +197,7 @@ class ScoredComparisons:
         fpr = self.share(self.scores >= point.threshold, ~self.same).interval()
         if fpr.method == "none" or math.isnan(point.threshold):
             return None
-        descending = self.figures.non_mated[::-1]
+        descending = self.non_mated[::-1]
         low, high = (
             float(descending[rank - 1]) if rank > 0 else math.inf
             for rank in (
@@ -227,9 +222,9 @@ class ScoredComparisons:
         middle = max(point.false_accepts, 1)
         most = min(total, math.ceil(middle * math.exp(reach)))
         least = max(1, math.floor(middle * math.exp(-reach)))
-        edges = self.figures.non_mated[[total - most, total - least]]
-        fpr = np.searchsorted(self.figures.non_mated, edges) / total
-        tpr = np.searchsorted(self.figures.mated, edges) / point.mated
+        edges = self.non_mated[[total - most, total - least]]
+        fpr = np.searchsorted(self.non_mated, edges) / total
+        tpr = np.searchsorted(self.mated, edges) / point.mated
         return float((tpr[1] - tpr[0]) / (fpr[1] - fpr[0])) if fpr[1] > fpr[0] else 0.0
 
 

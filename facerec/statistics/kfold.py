@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from facerec.base.errors import MetricError
 from facerec.statistics.curves import midpoint
 from facerec.statistics.rates import check_scores
 
-Folds = int | NDArray[np.integer]
-"""The number of contiguous folds, or the fold (0, 1, …) of every pair."""
+Folds = NDArray[np.integer]
+"""Fold of every pair, ``(N,)``; 0, 1, …, none of them empty."""
 
 INSIGHTFACE_GRID = np.arange(0, 4, 0.01)
 """Thresholds of the compatibility mode on squared Euclidean distances of unit vectors."""
@@ -53,7 +52,7 @@ def fold_indices(pairs: int, folds: int = 10) -> NDArray[np.int64]:
     return np.repeat(np.arange(folds), [size + (fold < longer) for fold in range(folds)])
 
 
-def kfold_accuracy(scores: ArrayLike, issame: ArrayLike, folds: Folds = 10) -> KFoldAccuracy:
+def kfold_accuracy(scores: ArrayLike, issame: ArrayLike, folds: Folds) -> KFoldAccuracy:
     """Return K-fold accuracy over all distinct cut points, exactly.
 
     For each fold the threshold maximises accuracy on the other folds over the midpoints between
@@ -63,25 +62,25 @@ def kfold_accuracy(scores: ArrayLike, issame: ArrayLike, folds: Folds = 10) -> K
     Args:
         scores: similarities, ``(N,)``.
         issame: whether each pair shows one subject, ``(N,)``.
-        folds: their number, or the fold of every pair, ``(N,)``.
+        folds: see `Folds`.
 
     Raises:
-        MetricError: NaN or no scores, or impossible folds.
+        MetricError: NaN or no scores.
 
     Examples:
-        >>> result = kfold_accuracy([0.9, 0.2, 0.8, 0.1], [True, False, True, False], folds=2)
+        >>> result = kfold_accuracy([0.9, 0.2, 0.8, 0.1], [True, False] * 2, fold_indices(4, 2))
         >>> result.mean, result.correct, result.pairs
         (1.0, 4, 4)
     """
     values = check_scores(scores, "scores")
     same = np.asarray(issame, dtype=bool)
-    fold_of, count = _fold_of(folds, values.size)
     distinct, index = np.unique(values, return_inverse=True)
 
     # Column j is the cut that accepts distinct[j:]; passing a value gains its different pairs and
     # loses its same pairs.
-    gains = _sums((fold_of, index), (count, distinct.size), np.where(same, -1, 1))
-    present = _sums((fold_of, index), (count, distinct.size))
+    count = int(folds.max()) + 1
+    gains = _sums((folds, index), (count, distinct.size), np.where(same, -1, 1))
+    present = _sums((folds, index), (count, distinct.size))
     correct = np.pad(np.cumsum(gains, axis=1), ((0, 0), (1, 0)))
     # Constant offsets (each fold's same pairs) do not move the maximum.
     others = correct.sum(axis=0) - correct
@@ -99,12 +98,12 @@ def kfold_accuracy(scores: ArrayLike, issame: ArrayLike, folds: Folds = 10) -> K
             thresholds[fold] = np.nan if distinct[-1] == np.inf else np.inf
         else:
             thresholds[fold] = midpoint(distinct[below[-1]], distinct[above[0]])
-    right = (values >= thresholds[fold_of]) == same
-    return _summary(right, fold_of, thresholds, "exact cut points on cosine")
+    right = (values >= thresholds[folds]) == same
+    return _summary(right, folds, thresholds, "exact cut points on cosine")
 
 
 def insightface_accuracy(
-    embeddings_a: ArrayLike, embeddings_b: ArrayLike, issame: ArrayLike, folds: Folds = 10
+    embeddings_a: ArrayLike, embeddings_b: ArrayLike, issame: ArrayLike, folds: Folds
 ) -> KFoldAccuracy:
     """Return the accuracy that insightface's ``arcface_torch/eval/verification.py`` prints.
 
@@ -116,40 +115,36 @@ def insightface_accuracy(
         embeddings_a: first images of the pairs, ``(N, D)``.
         embeddings_b: second images, ``(N, D)``.
         issame: whether each pair shows one subject, ``(N,)``.
-        folds: their number, or the fold of every pair.
-
-    Raises:
-        MetricError: impossible folds.
+        folds: see `Folds`.
     """
     first, second = (
         side / np.linalg.norm(side, axis=1, keepdims=True)
         for side in (np.asarray(each, np.float64) for each in (embeddings_a, embeddings_b))
     )
     same = np.asarray(issame, dtype=bool)
-    fold_of, count = _fold_of(folds, len(first))
     difference = first - second
     distances = np.einsum("nd,nd->n", difference, difference)
 
     grid = INSIGHTFACE_GRID
     # The first threshold that accepts the pair (strictly above its distance), if any.
     index = np.searchsorted(grid, distances, side="right")
-    gains = _sums((fold_of, index), (count, grid.size + 1), np.where(same, 1, -1))
+    gains = _sums((folds, index), (int(folds.max()) + 1, grid.size + 1), np.where(same, 1, -1))
     correct = np.cumsum(gains[:, :-1], axis=1)
     best = (correct.sum(axis=0) - correct).argmax(axis=1)
-    right = (distances < grid[best][fold_of]) == same
-    return _summary(right, fold_of, grid[best], "insightface: squared distance, grid of 0.01")
+    right = (distances < grid[best][folds]) == same
+    return _summary(right, folds, grid[best], "insightface: squared distance, grid of 0.01")
 
 
 def check_folds(
     issame: ArrayLike,
-    folds: Folds = 10,
-    things: Mapping[str, tuple[NDArray[np.integer], NDArray[Any]]] | None = None,
+    folds: Folds,
+    things: Mapping[str, tuple[NDArray[np.integer], NDArray[Any]]],
 ) -> list[str]:
     """Say what makes K-fold accuracy on these pairs doubtful; an empty list is good news.
 
     Args:
         issame: whether each pair shows one subject, ``(N,)``.
-        folds: their number, or the fold of every pair.
+        folds: see `Folds`.
         things: what each pair is of, such as "subject" or "image": numbers from 0 on, ``(N, 2)``,
             and a name for each of them.
 
@@ -159,10 +154,9 @@ def check_folds(
         folds (they bias accuracy upwards, arXiv 2405.15965).
     """
     same = np.asarray(issame, dtype=bool)
-    fold_of, count = _fold_of(folds, same.size)
-    sizes = np.bincount(fold_of, minlength=count)
-    same_counts = np.bincount(fold_of, same, count).astype(int)
-    shares = same_counts / np.maximum(sizes, 1)
+    sizes = np.bincount(folds)
+    count, same_counts = sizes.size, np.bincount(folds, same).astype(int)
+    shares = same_counts / sizes
     sentences = []
 
     single = np.flatnonzero((same_counts == 0) | (same_counts == sizes))
@@ -171,8 +165,7 @@ def check_folds(
             f"{_folds(single)} of {count} hold pairs of one class only; order the pairs so that "
             "every fold has same and different ones"
         )
-    unbalanced = np.flatnonzero(np.abs(shares - same.mean()) > 0.05)
-    unbalanced = np.setdiff1d(unbalanced, single)
+    unbalanced = np.setdiff1d(np.flatnonzero(np.abs(shares - same.mean()) > 0.05), single)
     if unbalanced.size:
         worst = unbalanced[np.argmax(np.abs(shares[unbalanced] - same.mean()))]
         sentences.append(
@@ -180,9 +173,9 @@ def check_folds(
             f"fold {worst + 1} has {same_counts[worst]} of {sizes[worst]}, the whole set "
             f"{int(same.sum())} of {same.size}"
         )
-    for noun, (numbers, names) in (things or {}).items():
+    for noun, (numbers, names) in things.items():
         where = np.zeros((names.size, count), dtype=bool)
-        where[numbers, fold_of[:, np.newaxis]] = True
+        where[numbers, folds[:, np.newaxis]] = True
         shared = np.flatnonzero(where.sum(axis=1) > 1)
         if shared.size:
             in_folds = np.flatnonzero(where[shared[0]])[:2] + 1
@@ -195,20 +188,8 @@ def check_folds(
     return sentences
 
 
-def _fold_of(folds: Folds, pairs: int) -> tuple[NDArray[np.int64], int]:
-    if isinstance(folds, int | np.integer):
-        return fold_indices(pairs, int(folds)), int(folds)
-    fold_of = np.asarray(folds, dtype=np.int64)
-    sizes = np.bincount(fold_of) if fold_of.size and fold_of.min() >= 0 else np.zeros(1)
-    if fold_of.shape != (pairs,) or sizes.size < 2 or not sizes.all():
-        raise MetricError(
-            f"the folds given do not split {pairs} pairs into two or more non-empty folds"
-        )
-    return fold_of, sizes.size
-
-
 def _sums(
-    cells: tuple[NDArray[np.int64], NDArray[np.int64]],
+    cells: tuple[Folds, NDArray[np.int64]],
     shape: tuple[int, int],
     values: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int64]:
@@ -219,13 +200,13 @@ def _sums(
 
 def _summary(
     right: NDArray[np.bool_],
-    fold_of: NDArray[np.int64],
+    folds: Folds,
     thresholds: NDArray[np.floating],
     method: str,
 ) -> KFoldAccuracy:
     count = thresholds.size
-    correct = np.bincount(fold_of, right, count)
-    accuracies = correct / np.bincount(fold_of, minlength=count)
+    correct = np.bincount(folds, right)
+    accuracies = correct / np.bincount(folds)
     return KFoldAccuracy(
         mean=float(accuracies.mean()),
         sem=float(accuracies.std(ddof=1) / np.sqrt(count)),

@@ -33,25 +33,32 @@ class OperatingPoint:
 
     target: str
     """The FPR asked for, as it was written."""
-    tpr: float
-    """Share of mated scores at or above the threshold."""
     threshold: float
     """Accept if ``score >= threshold``; NaN, which nothing reaches, if all must be rejected."""
-    fpr_realised: float
-    """Share of non-mated scores at or above the threshold, never more than the target."""
     true_accepts: int
     mated: int
     false_accepts: int
     non_mated: int
-    resolvable: bool
-    """Whether the target leaves room for one false accept at all (target · N ≥ 1)."""
-    reliable: bool
-    """Whether it leaves room for 30, so that the rule of 30 holds."""
 
     @property
-    def fnmr(self) -> float:
-        """Share of mated scores below the threshold: FNMR at the target FMR."""
-        return (self.mated - self.true_accepts) / self.mated
+    def tpr(self) -> float:
+        """Share of mated scores at or above the threshold."""
+        return self.true_accepts / self.mated
+
+    @property
+    def fpr_realised(self) -> float:
+        """Share of non-mated scores at or above the threshold, never more than the target."""
+        return self.false_accepts / self.non_mated
+
+    @property
+    def resolvable(self) -> bool:
+        """Whether the target leaves room for one false accept at all (target · N ≥ 1)."""
+        return allowed_accepts(self.target, self.non_mated) >= 1
+
+    @property
+    def reliable(self) -> bool:
+        """Whether it leaves room for 30, so that the rule of 30 holds."""
+        return allowed_accepts(self.target, self.non_mated) >= RULE_OF_30
 
 
 def parse_rate(rate: Rate) -> Fraction:
@@ -145,32 +152,3 @@ def just_above(score: np.floating) -> np.floating:
         return score.dtype.type(np.nan)
     with np.errstate(over="ignore"):  # above the largest number comes +inf, as it should
         return np.nextafter(score, score.dtype.type(np.inf))
-
-
-def operating_point(
-    fpr: Rate,
-    threshold: float,
-    accepts: tuple[int, int],
-    counts: tuple[int, int],
-) -> OperatingPoint:
-    """Describe what a threshold chosen for a target yields.
-
-    Args:
-        fpr: the target.
-        threshold: accept at or above it.
-        accepts: true and false accepts there.
-        counts: mated and non-mated scores in all.
-    """
-    (true_accepts, false_accepts), (mated, non_mated) = accepts, counts
-    return OperatingPoint(
-        target=str(fpr),
-        tpr=true_accepts / mated,
-        threshold=threshold,
-        fpr_realised=false_accepts / non_mated,
-        true_accepts=true_accepts,
-        mated=mated,
-        false_accepts=false_accepts,
-        non_mated=non_mated,
-        resolvable=parse_rate(fpr) * non_mated >= 1,
-        reliable=allowed_accepts(fpr, non_mated) >= RULE_OF_30,
-    )

@@ -1,69 +1,39 @@
 """Verification rates from two sets of similarity scores.
 
 A pair matches if ``score >= threshold``. Curves and what follows from them are in
-`facerec.statistics.curves`; `SortedScores` reaches them from scores.
+`facerec.statistics.curves`; `roc_curve` reaches them from scores.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from facerec.base.errors import MetricError
 from facerec.statistics.curves import RocCurve, roc_from_sorted
-from facerec.statistics.operating_points import OperatingPoint, Rate
+
+Scores = NDArray[np.floating]
 
 
-@dataclass(frozen=True)
-class SortedScores:
-    """Mated and non-mated scores, ascending and of one dtype: many figures from one sort.
-
-    Build it with `sort_scores`.
-    """
-
-    mated: NDArray[np.floating]
-    non_mated: NDArray[np.floating]
-
-    @cached_property
-    def roc(self) -> RocCurve:
-        """The ROC over all distinct scores, none dropped."""
-        return roc_from_sorted(self.mated, self.non_mated)
-
-
-def sort_scores(mated: ArrayLike, non_mated: ArrayLike) -> SortedScores:
-    """Check and sort two sets of scores, ``(P,)`` and ``(N,)``.
+def roc_curve(mated: ArrayLike, non_mated: ArrayLike) -> RocCurve:
+    """Return the ROC over all distinct scores of two sets, ``(P,)`` and ``(N,)``, none dropped.
 
     Raises:
-        MetricError: a set is empty, not one-dimensional, not real numbers, or holds NaN.
+        MetricError: a set is empty or holds NaN.
+
+    Examples:
+        >>> roc_curve([0.8, 0.7, 0.6], [0.9, 0.5]).tpr_at_fpr("1/2").tpr
+        1.0
     """
+    return roc_from_sorted(*sort_scores(mated, non_mated))
+
+
+def sort_scores(mated: ArrayLike, non_mated: ArrayLike) -> tuple[Scores, Scores]:
+    """Return two sets of scores ascending and of one dtype; raises as `roc_curve` does."""
     first = check_scores(mated, "scores of same pairs")
     second = check_scores(non_mated, "scores of different pairs")
     dtype = np.result_type(first, second)
-    return SortedScores(np.sort(first.astype(dtype)), np.sort(second.astype(dtype)))
-
-
-def tpr_at_fpr(mated: ArrayLike, non_mated: ArrayLike, fpr: Rate) -> OperatingPoint:
-    """Return max { TPR(t) : FPR(t) ≤ fpr } over all thresholds.
-
-    It is the value of a step function: nothing is interpolated, no nearest point is taken, and
-    the realised FPR never exceeds the target.
-
-    Args:
-        mated: scores of same pairs, ``(P,)``; infinities are legal.
-        non_mated: scores of different pairs, ``(N,)``.
-        fpr: the target as text, fraction or float.
-
-    Raises:
-        MetricError: scores are empty or NaN, or the target is no rate.
-
-    Examples:
-        >>> tpr_at_fpr([0.8, 0.7, 0.6], [0.9, 0.5], "1/2").tpr
-        1.0
-    """
-    return sort_scores(mated, non_mated).roc.tpr_at_fpr(fpr)
+    return np.sort(first.astype(dtype)), np.sort(second.astype(dtype))
 
 
 def turned(scores: NDArray[np.floating], same: NDArray[np.bool_]) -> str:
@@ -74,32 +44,26 @@ def turned(scores: NDArray[np.floating], same: NDArray[np.bool_]) -> str:
         same: whether each pair is mated, ``(N,)``.
     """
     mated, others = (scores[kind & ~np.isnan(scores)] for kind in (same, ~same))
-    if not mated.size or not others.size or (auc := sort_scores(mated, others).roc.auc()) >= 0.5:
+    if not mated.size or not others.size or (auc := roc_curve(mated, others).auc()) >= 0.5:
         return ""
     return f"different pairs tend to score higher than same pairs (AUC {auc:.4f})"
 
 
-def check_scores(scores: ArrayLike, what: str) -> NDArray[np.floating]:
-    """Return scores as a one-dimensional float32 or float64 array.
+def check_scores(scores: ArrayLike, what: str) -> Scores:
+    """Return scores as an array of single or double precision.
 
     Args:
         scores: ``(N,)`` real numbers; half precision becomes float32, integers float64.
         what: what they are, for the error.
 
     Raises:
-        MetricError: empty, not one-dimensional, not real numbers, or NaN among them.
+        MetricError: empty, or NaN among them.
     """
     array = np.asarray(scores)
-    if array.ndim != 1:
-        raise MetricError(f"{what} have shape {array.shape}; give one score a pair, shape (N,)")
     if array.size == 0:
         raise MetricError(f"there are no {what}; a rate needs at least one")
-    if array.dtype.kind in "iub":
-        array = array.astype(np.float64)
-    if array.dtype.kind != "f":
-        raise MetricError(f"{what} have type {array.dtype}; scores are real numbers")
-    if array.dtype.itemsize < 4:
-        array = array.astype(np.float32)
+    if array.dtype.kind != "f" or array.dtype.itemsize < 4:
+        array = array.astype(np.float32 if array.dtype.kind == "f" else np.float64)
     missing = np.isnan(array)
     if missing.any():
         raise MetricError(

@@ -71,12 +71,12 @@ class Pairs:
         """
         same, sides = self.issame, self.subject_pairs()
         if sides is None:
-            return ScoredComparisons.of(scores, same), None
+            return ScoredComparisons(scores, same), None
         first, second = sides
         numbers = np.unique(np.concatenate(sides))
         strange = ~same & (first == second)
         second[strange] = numbers.max(initial=0) + 1 + np.arange(int(strange.sum()))
-        return ScoredComparisons.of(scores, same, (first, np.where(same, *sides))), numbers.size
+        return ScoredComparisons(scores, same, (first, np.where(same, *sides))), numbers.size
 
     @property
     def itself(self) -> NDArray[np.bool_]:

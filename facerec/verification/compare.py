@@ -89,7 +89,7 @@ def _figures(
         events, total = int(right.sum()), right.size
         accuracy = Estimate(events / total, None, events, total)
         found["accuracy", ""] = accuracy, scored.mean(right), True
-    for point in map(scored.figures.roc.tpr_at_fpr, targets):
+    for point in map(scored.roc.tpr_at_fpr, targets):
         few, influence = f"{point.non_mated:,} non-mated pairs", None
         tpr = Estimate(None, remark=few, unresolved=True)
         if point.resolvable:

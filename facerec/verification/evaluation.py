@@ -116,14 +116,13 @@ def evaluate(
             else wilson(int(right.sum()), right.size)
         )
         accuracy = _over_folds(folds, around)
-    figures = scored.figures
     auc, eer = scored.auc(), scored.eer()
     return VerificationResult(
         name=name,
         pairs=pairs,
         scores=values,
-        mated=figures.mated.size,
-        non_mated=figures.non_mated.size,
+        mated=scored.mated.size,
+        non_mated=scored.non_mated.size,
         accuracy=accuracy,
         compatible=None,
         points=tuple(_tpr_at(scored, target) for target in fpr),
@@ -268,7 +267,7 @@ def select_embeddings(embeddings: Embeddings, wanted: NDArray[np.str_], name: st
 
 def _tpr_at(scored: ScoredComparisons, target: Rate) -> TprEstimate:
     """Return the point of a target with its intervals."""
-    point = scored.figures.roc.tpr_at_fpr(target)
+    point = scored.roc.tpr_at_fpr(target)
     accepted = scored.scores >= point.threshold
     realised = scored.share(accepted, ~scored.same).interval()
     found = TprEstimate.of(point, scored.tpr_interval(point), realised)
@@ -314,7 +313,7 @@ def _norms(norms: NDArray[np.floating], pairs: Pairs) -> dict[str, Estimate]:
 
 def _further(scored: ScoredComparisons) -> dict[str, Estimate]:
     """Return the figures that have no interval."""
-    roc = scored.figures.roc
+    roc = scored.roc
     low, high = roc.eer_step()
     ends = f"{words.percent(low)} to {words.percent(high)}" if low < high else ""
     figures = {

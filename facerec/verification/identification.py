@@ -15,12 +15,8 @@ from facerec.cosines.unit_rows import real_matrix, row_norms
 from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
 from facerec.report.tidy import figure_row, records, tidy
-from facerec.statistics.clustered import fnmr_interval
-from facerec.statistics.identification import (
-    Searches,
-    cmc,
-    tpir_at_fpir,
-)
+from facerec.statistics.clustered import ClusteredShare
+from facerec.statistics.identification import tpir_at_fpir
 from facerec.statistics.influences import ScoredComparisons
 from facerec.statistics.intervals import Interval
 from facerec.statistics.operating_points import Rate
@@ -107,29 +103,30 @@ def _identify(
     searches = search_gallery(mine, probes.subjects, theirs, gallery.subjects, most)
     mated = searches.mated
     subjects, others = probes.subjects[mated], probes.subjects[~mated]
-    closed = Searches(
-        searches.best_other[mated], searches.mate[mated], searches.rank[mated], searches.gallery
+    mates, places, alarming = (
+        searches.mate[mated],
+        searches.rank[mated],
+        searches.best_other[~mated],
     )
-    hits = cmc(closed, most)
+    if not mates.size:
+        raise MetricError(f"gallery {gallery.name}: none of its searches is mated; get the lists")
     found: dict[tuple[str, str], Estimate] = {}
     for target in map(str, fpir if others.size else ()):
         point = tpir_at_fpir(searches, target)
-        identified = (closed.rank == 1) & (closed.mate >= point.threshold)
-        alarms = searches.best_other[~mated] >= point.threshold
-        tpir, realised = fnmr_interval(identified, subjects), fnmr_interval(alarms, others)
+        identified = (places == 1) & (mates >= point.threshold)
+        tpir = _share(identified, subjects).interval()
+        realised = _share(alarming >= point.threshold, others).interval()
         if 0 < point.true_accepts < point.mated and point.false_accepts:
             # A mate that is not first is not found, however low the threshold.
-            listed = np.where(closed.rank == 1, closed.mate, np.float32(-np.inf))
-            scores = np.concatenate([listed, searches.best_other[~mated]])
+            listed = np.where(places == 1, mates, np.float32(-np.inf))
+            scores = np.concatenate([listed, alarming])
             of = np.unique(np.concatenate([subjects, others]), return_inverse=True)[1]
-            scored = ScoredComparisons.of(scores, np.arange(scores.size) < listed.size, (of, of))
-            tpir = scored.tpr_interval(scored.figures.roc.tpr_at_fpr(target))
+            scored = ScoredComparisons(scores, np.arange(scores.size) < listed.size, (of, of))
+            tpir = scored.tpr_interval(scored.roc.tpr_at_fpr(target))
         whole = TprEstimate.of(point, tpir, realised, ("TPIR", "FPIR", "searches"))
         found |= {(figure, at): estimate for figure, estimate, at in whole.figures()}
     for rank in ranks:
-        count = int(hits[rank - 1])
-        interval = fnmr_interval(closed.rank <= rank, subjects)
-        found["rank", str(rank)] = Estimate(count / subjects.size, interval, count, subjects.size)
+        found["rank", str(rank)] = Estimate.of_share(_share(places <= rank, subjects))
     remarks = [] if others.size else ["every search is mated, so there is no FPIR"]
     lost = [int(np.isnan(row_norms(side)).sum()) for side in (mine, theirs)]
     if any(lost):
@@ -138,3 +135,7 @@ def _identify(
             "vector; they find nobody and are never found"
         )
     return found, remarks
+
+
+def _share(events: NDArray[np.bool_], subjects: NDArray[np.int64]) -> ClusteredShare:
+    return ClusteredShare.from_pairs(events, subjects, subjects)

@@ -21,7 +21,7 @@ from facerec.report.plotting import (
 )
 from facerec.statistics.calibration_checks import observed_ratios
 from facerec.statistics.operating_points import parse_rate
-from facerec.statistics.rates import sort_scores
+from facerec.statistics.rates import roc_curve
 from facerec.verification.calibration import counts_of
 from facerec.verification.result import VerificationResult
 
@@ -134,7 +134,7 @@ def reliability_plot(result: VerificationResult) -> Figure:
 
 def _steps(result: VerificationResult) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return FPR and TPR at the corners of the ROC, from one false accept on."""
-    roc = sort_scores(result.mated_scores, result.non_mated_scores).roc
+    roc = roc_curve(result.mated_scores, result.non_mated_scores)
     fpr, tpr, start = roc.fpr, roc.tpr, 1 / result.non_mated
     first = int(np.searchsorted(fpr, start, side="right"))
     x, y = np.concatenate([[start], fpr[first:]]), tpr[first - 1 :]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.examples import examples
+from helpers.plain_rates import tpr_at_fpr
 from helpers.toy_embeddings import take
 from helpers.toy_faces import Toy, of_all, of_list, pair_list
 from hypothesis import given, settings
@@ -22,7 +23,6 @@ from facerec.fairness.rates import GroupErrors
 from facerec.fairness.variance_shares import anova
 from facerec.statistics.clustered import paired_difference
 from facerec.statistics.kfold import kfold_accuracy
-from facerec.statistics.rates import tpr_at_fpr
 from facerec.verification.bench import Pairs
 from facerec.verification.evaluation import score_pairs
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.plain_rates import tpr_at_fpr
 from helpers.toy_faces import TARGETS, Toy, of_all, of_list, pair_list, toy
 from numpy.typing import NDArray
 
@@ -20,7 +21,6 @@ from facerec.fairness.rates import (
 )
 from facerec.fairness.rows import rate
 from facerec.statistics.clustered import ClusteredShare
-from facerec.statistics.rates import tpr_at_fpr
 
 Count = Callable[..., GroupErrors]
 

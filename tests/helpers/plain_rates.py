@@ -7,15 +7,20 @@ from typing import Any
 import numpy as np
 
 from facerec.statistics.identification import Searches
-from facerec.statistics.rates import sort_scores
+from facerec.statistics.operating_points import OperatingPoint
+from facerec.statistics.rates import roc_curve
 
 
 def auc(mated: Any, non_mated: Any) -> float:
-    return sort_scores(mated, non_mated).roc.auc()
+    return roc_curve(mated, non_mated).auc()
 
 
 def eer_rocch(mated: Any, non_mated: Any) -> float:
-    return sort_scores(mated, non_mated).roc.eer_rocch().rate
+    return roc_curve(mated, non_mated).eer_rocch()[0]
+
+
+def tpr_at_fpr(mated: Any, non_mated: Any, fpr: Any) -> OperatingPoint:
+    return roc_curve(mated, non_mated).tpr_at_fpr(fpr)
 
 
 def search(scores: Any, probes: Any, gallery: Any) -> Searches:

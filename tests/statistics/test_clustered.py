@@ -16,12 +16,11 @@ from facerec.statistics.clustered import (
     DEPENDENT,
     Bound,
     ClusteredShare,
-    fnmr_interval,
     paired_difference,
 )
 from facerec.statistics.influences import ScoredComparisons
 from facerec.statistics.intervals import wilson
-from facerec.statistics.rates import sort_scores
+from facerec.statistics.rates import roc_curve
 
 
 def draw_pairs(
@@ -81,13 +80,13 @@ def test_people_who_weigh_alike_are_those_of_a_loop(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_auc_without_each_subject_is_the_figure_without_it_but_for_products(seed: int) -> None:
     scores, same, first, second = draw_scores(seed, subjects=60, pairs=3000)
-    scored = ScoredComparisons.of(scores, same, (first, second))
+    scored = ScoredComparisons(scores, same, (first, second))
     figure = scored.figure(scored.auc())
     exact = []
     for subject in range(60):
         rest = (first != subject) & (second != subject)
-        kept = sort_scores(scores[rest & same], scores[rest & ~same])
-        exact.append(kept.roc.auc() - figure.value)
+        kept = roc_curve(scores[rest & same], scores[rest & ~same])
+        exact.append(kept.auc() - figure.value)
     # What a subject's mated and non-mated comparisons do together is left out.
     assert np.abs(figure.changes - exact).max() < 0.05 * np.abs(exact).max()
 
@@ -100,7 +99,7 @@ def test_auc_of_subjects_that_occur_once_has_delongs_variance() -> None:
     first = (ranks[:300] - rankdata(mated)) / 500
     second = 1 - (ranks[300:] - rankdata(others)) / 300
     expected = first.var(ddof=1) / 300 + second.var(ddof=1) / 500
-    scored = ScoredComparisons.of(np.concatenate([mated, others]), np.arange(800) < 300)
+    scored = ScoredComparisons(np.concatenate([mated, others]), np.arange(800) < 300)
     assert scored.figure(scored.auc()).variance == pytest.approx(expected, rel=0.01)
 
 
@@ -179,7 +178,7 @@ def test_the_interval_by_its_formula(confidence: float, mated: float) -> None:
 def test_independent_comparisons_get_wilsons_interval() -> None:
     events = np.arange(200) < 13
     own = np.arange(200)
-    found, expected = fnmr_interval(events, own), wilson(13, 200)
+    found, expected = ClusteredShare.from_pairs(events, own, own).interval(), wilson(13, 200)
     assert (found.low, found.high) == (expected.low, expected.high)
 
 
@@ -195,7 +194,8 @@ def test_uneven_subjects_get_the_spread_of_all() -> None:
 
 def test_too_few_effective_subjects_have_no_interval() -> None:
     made = np.array([500, 500, 3, 3])
-    interval = fnmr_interval(np.arange(1006) % 7 == 0, np.repeat(np.arange(4), made))
+    of = np.repeat(np.arange(4), made)
+    interval = ClusteredShare.from_pairs(np.arange(1006) % 7 == 0, of, of).interval()
     assert (interval.low, interval.high, interval.method) == (0, 1, "none")
     assert "effectively 2.0" in interval.assumption
 
@@ -254,7 +254,7 @@ def test_a_paired_difference_adds_seeds_and_subjects() -> None:
 def test_a_difference_of_models_is_narrower_than_both_where_they_share_errors() -> None:
     scores, same, first, second = draw_scores(2, subjects=60, pairs=4000)
     other = scores + 0.1 * np.random.default_rng(9).normal(size=scores.size)
-    one, two = (ScoredComparisons.of(each, same, (first, second)) for each in (scores, other))
+    one, two = (ScoredComparisons(each, same, (first, second)) for each in (scores, other))
     influences = one.auc(), two.auc()
     value = influences[1][0] - influences[0][0]
     figure = one.figure((value, influences[1][1] - influences[0][1]))

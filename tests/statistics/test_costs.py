@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 from facerec.statistics.costs import min_cllr, min_dcf
-from facerec.statistics.rates import sort_scores
+from facerec.statistics.rates import roc_curve
 
 
 @few
@@ -18,7 +18,7 @@ from facerec.statistics.rates import sort_scores
 def test_min_dcf_is_the_least_over_all_thresholds(
     both: tuple[np.ndarray, np.ndarray], prior: float
 ) -> None:
-    cost, misses, false_matches = min_dcf(sort_scores(*both).roc, prior)
+    cost, misses, false_matches = min_dcf(roc_curve(*both), prior)
     mated, non_mated = both
     costs = [
         prior * np.mean(mated < threshold) + (1 - prior) * np.mean(non_mated >= threshold)
@@ -41,10 +41,10 @@ def test_min_cllr_is_the_best_that_any_monotone_calibration_reaches(
     both: tuple[np.ndarray, np.ndarray],
 ) -> None:
     positives, negatives = both
-    least = min_cllr(sort_scores(*both).roc)
+    least = min_cllr(roc_curve(*both))
     assert 0 <= least <= 1
     # Invariant under any strictly increasing transform, and below the cost of each.
-    assert min_cllr(sort_scores(3 * positives - 1, 3 * negatives - 1).roc) == least
+    assert min_cllr(roc_curve(3 * positives - 1, 3 * negatives - 1)) == least
     for scale in (-0.5, 0, 1, 2, 5):
         if scale >= 0:
             assert least <= cllr(scale * positives, scale * negatives) + 1e-12
@@ -58,7 +58,7 @@ def test_min_cllr_is_the_cllr_of_the_hulls_slopes(
     both: tuple[np.ndarray, np.ndarray], ends: tuple[float, float]
 ) -> None:
     positives, negatives = both
-    hull = sort_scores(*both).roc.hull()
+    hull = roc_curve(*both).hull()
 
     def calibrated(scores: np.ndarray) -> np.ndarray:
         # The segment of a score ends at the first vertex that accepts it.
@@ -68,4 +68,4 @@ def test_min_cllr_is_the_cllr_of_the_hulls_slopes(
         return ratios[segment - 1]
 
     expected = cllr(calibrated(positives), calibrated(negatives))
-    assert min_cllr(sort_scores(*both).roc, ends) == pytest.approx(expected, abs=1e-12)
+    assert min_cllr(roc_curve(*both), ends) == pytest.approx(expected, abs=1e-12)

@@ -12,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 
 from facerec.statistics.curves import RocCurve
 from facerec.statistics.operating_points import parse_rate
-from facerec.statistics.rates import sort_scores
+from facerec.statistics.rates import roc_curve
 
 
 def test_counts_beyond_64_bits_stay_exact() -> None:
@@ -26,7 +26,7 @@ def test_counts_beyond_64_bits_stay_exact() -> None:
     assert many.auc() == few.auc() == 0.75
     assert many.eer_step() == few.eer_step()
     assert many.eer_threshold() == few.eer_threshold()
-    assert many.eer_rocch().rate == few.eer_rocch().rate
+    assert many.eer_rocch() == few.eer_rocch()
     np.testing.assert_array_equal(many.hull().thresholds, few.hull().thresholds)
 
 
@@ -36,7 +36,7 @@ def test_counts_beyond_64_bits_stay_exact() -> None:
 @few
 @given(st.tuples(tied, tied))
 def test_hull_is_the_least_concave_curve_above_the_roc(both: tuple[np.ndarray, np.ndarray]) -> None:
-    roc = sort_scores(*both).roc
+    roc = roc_curve(*both)
     hull = roc.hull()
     assert set(hull.thresholds.tolist()) <= set(roc.thresholds.tolist())
     x, y = hull.false_accepts.tolist(), hull.true_accepts.tolist()
@@ -60,7 +60,7 @@ def test_partial_auc_equals_scikit_learn(both: tuple[np.ndarray, np.ndarray], en
     labels = np.repeat([1, 0], [side.size for side in both])
     ranks = rankdata(np.concatenate(both), "dense")  # so that infinities are numbers
     expected = roc_auc_score(labels, ranks, max_fpr=float(parse_rate(end)))
-    assert sort_scores(*both).roc.partial_auc(end) == pytest.approx(expected, abs=1e-12)
+    assert roc_curve(*both).partial_auc(end) == pytest.approx(expected, abs=1e-12)
 
 
 # --- thresholds -----------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def test_partial_auc_equals_scikit_learn(both: tuple[np.ndarray, np.ndarray], en
 @few
 @given(scores)
 def test_cuts_yield_the_counts_of_their_points(both: tuple[np.ndarray, np.ndarray]) -> None:
-    roc = sort_scores(*both).roc
+    roc = roc_curve(*both)
     for index in range(roc.thresholds.size):
         cut = roc.cut(index)
         assert np.count_nonzero(both[0] >= cut) == roc.true_accepts[index]
@@ -80,7 +80,7 @@ def test_cuts_yield_the_counts_of_their_points(both: tuple[np.ndarray, np.ndarra
 @given(scores)
 def test_eer_threshold_brings_the_rates_closest(both: tuple[np.ndarray, np.ndarray]) -> None:
     mated, non_mated = both
-    roc = sort_scores(*both).roc
+    roc = roc_curve(*both)
 
     def gap(threshold: float) -> float:
         fmr = np.count_nonzero(non_mated >= threshold) / non_mated.size

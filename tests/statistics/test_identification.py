@@ -3,16 +3,13 @@ from __future__ import annotations
 from fractions import Fraction
 
 import numpy as np
-import pytest
 from helpers.drawn_scores import few
-from helpers.plain_rates import search
+from helpers.plain_rates import search, tpr_at_fpr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from facerec.base.errors import MetricError
-from facerec.statistics.identification import cmc, tpir_at_fpir
+from facerec.statistics.identification import tpir_at_fpir
 from facerec.statistics.operating_points import parse_rate
-from facerec.statistics.rates import tpr_at_fpr
 
 ENROLLED, STRANGERS = "abcd", "xyz"
 
@@ -75,24 +72,3 @@ def test_one_entry_is_verification() -> None:
     searches = search(np.concatenate([mated, others])[:, None], [1] * 300 + [0] * 500, [1])
     for target in ("0", "1e-3", "1e-2", "0.1", "1"):
         assert repr(tpir_at_fpir(searches, target)) == repr(tpr_at_fpr(mated, others, target))
-
-
-@few
-@given(matrices())
-def test_cmc_counts_ranks(data: tuple[np.ndarray, list[str], list[str]]) -> None:
-    scores, probes, gallery = data
-    mated = [probe in gallery for probe in probes]
-    closed = search(scores[mated], np.array(probes)[mated], gallery)
-    found = cmc(closed, len(gallery)) / sum(mated)
-    expected = [
-        naive_rates(scores, probes, gallery, -np.inf, rank)[0]
-        for rank in range(1, len(gallery) + 1)
-    ]
-    assert found.tolist() == [float(rate) for rate in expected]
-    assert found[-1] == 1
-
-
-def test_bad_requests() -> None:
-    both = search([[0.5, 0.4], [0.5, 0.4]], ["a", "x"], ["a", "b"])
-    with pytest.raises(MetricError, match="the first that is not is search 1; a CMC needs"):
-        cmc(both, 2)

@@ -8,7 +8,7 @@ import pytest
 from facerec.cosines import counts, score_pairs
 from facerec.statistics.calibration import CENTRES, LikelihoodRatio, ScoreCounts, cell_of, cllr
 from facerec.statistics.costs import min_cllr
-from facerec.statistics.rates import sort_scores
+from facerec.statistics.rates import roc_curve
 from facerec.verification.calibration import (
     MOST_IMAGES,
     count_scores,
@@ -46,7 +46,7 @@ def test_the_least_cost_is_that_of_the_roc() -> None:
     vectors, who = people(30)
     counts = count_scores(vectors, who)
     mated, others = (np.repeat(CENTRES, total.astype(int)) for total in counts.totals)
-    curve = sort_scores(mated, others).roc
+    curve = roc_curve(mated, others)
     assert least_cllr(*counts.totals) == pytest.approx(min_cllr(curve))
 
 

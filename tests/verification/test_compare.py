@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.plain_rates import auc, eer_rocch
+from helpers.plain_rates import auc, eer_rocch, tpr_at_fpr
 from helpers.toy_results import make_result
 
 from facerec.base.errors import MetricError
 from facerec.report.estimate import Estimate
 from facerec.report.tidy import estimate_of, records
 from facerec.statistics.kfold import kfold_accuracy
-from facerec.statistics.rates import tpr_at_fpr
 from facerec.verification import VerificationResult
 from facerec.verification.compare import compare
 from facerec.verification.result import PairedComparison

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.plain_rates import auc, eer_rocch
+from helpers.plain_rates import auc, eer_rocch, tpr_at_fpr
 from helpers.toy_packs import PixelModel, make_pack, toy_pairs
 
 from facerec.base.errors import MetricError
@@ -18,7 +18,6 @@ from facerec.records.images import MemoryImages
 from facerec.records.packs import read_pack, write_pack
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.kfold import fold_indices, insightface_accuracy, kfold_accuracy
-from facerec.statistics.rates import tpr_at_fpr
 from facerec.verification import (
     Bench,
     VerificationResult,
@@ -93,9 +92,11 @@ def test_figures_are_those_of_the_statistics() -> None:
     scores = score_rows(matrix)
     positives, negatives = scores[same], scores[~same]
     kfold = result.accuracy.kfold
-    assert kfold == kfold_accuracy(scores, same)
+    assert kfold == kfold_accuracy(scores, same, fold_indices(same.size))
     assert kfold.std == pytest.approx(3 * kfold.sem, rel=1e-12)
-    assert result.compatible.kfold == insightface_accuracy(matrix[0::2], matrix[1::2], same)
+    assert result.compatible.kfold == insightface_accuracy(
+        matrix[0::2], matrix[1::2], same, fold_indices(same.size)
+    )
     assert [p.point for p in result.points] == [
         tpr_at_fpr(positives, negatives, target) for target in ("1e-1", "1e-2", "1e-3", "1e-4")
     ]

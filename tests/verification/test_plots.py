@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import numpy as np
+from helpers.plain_rates import tpr_at_fpr
 from helpers.toy_results import make_result
 from matplotlib.axes import Axes
 from matplotlib.patches import StepPatch
 
-from facerec.statistics.rates import tpr_at_fpr
 from facerec.verification import Pairs, VerificationResult, evaluate
 from facerec.verification.plots import roc_plot, score_plot
 

@@ -153,10 +153,10 @@ def test_influences_are_what_each_pair_adds() -> None:
     generator = np.random.default_rng(2)
     same = np.arange(400) % 2 == 0
     scores = same + generator.normal(size=400)
-    whole, found = ScoredComparisons.of(scores, same).d_prime()
+    whole, found = ScoredComparisons(scores, same).d_prime()
     for pair in (0, 1, 50, 399):
         rest = np.arange(400) != pair
-        less, _ = ScoredComparisons.of(scores[rest], same[rest]).d_prime()
+        less, _ = ScoredComparisons(scores[rest], same[rest]).d_prime()
         assert whole - less == pytest.approx(found[pair], abs=2e-4)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.examples import examples
+from helpers.plain_rates import tpr_at_fpr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -21,7 +22,6 @@ from facerec.base.errors import MetricError
 from facerec.cosines import counts
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.operating_points import OperatingPoint
-from facerec.statistics.rates import tpr_at_fpr
 from facerec.verification.scoring import AllPairs, ErrorTable, score_all_pairs
 
 TARGETS = ("1", "0.9", "1/2", "1e-1", "1e-2", "1e-3", "1e-6", "1e-9", "0")

@@ -15,9 +15,9 @@ from facerec.base.errors import MetricError
 from facerec.base.progress import Progress
 from facerec.cosines.counts import Sample, count_mated, count_non_mated, float32_at_least
 from facerec.statistics.operating_points import (
+    OperatingPoint,
     Rate,
     allowed_accepts,
-    operating_point,
     parse_rate,
 )
 from facerec.verification.scoring.results import AllPairs, ErrorTable
@@ -93,11 +93,13 @@ def score_all_pairs(
         subjects=sample.labels,
         images_per_subject=sample.images,
         points=tuple(
-            operating_point(
-                target,
+            OperatingPoint(
+                str(target),
                 table.threshold,
-                (sample.mated - table.false_non_matches, table.false_matches),
-                (sample.mated, sample.non_mated),
+                sample.mated - table.false_non_matches,
+                sample.mated,
+                table.false_matches,
+                sample.non_mated,
             )
             for target, table in zip(fpr, tables[len(given) :], strict=True)
         ),

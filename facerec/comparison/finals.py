@@ -49,6 +49,11 @@ class FinalRun:
     tied: float
     """Share of queries whose neighbours were in part ordered by index (concatenated)."""
 
+    @property
+    def failure(self) -> str | None:
+        """Why a model has no score: it diverged, and its weights before that are no result."""
+        return next((fit.failure for fit in self.fits if fit.failure), None)
+
     def mean(self, view: str, name: str) -> float:
         """Return a figure of all queries or models, for those of single ones their mean."""
         return float(self.scores[view, name].mean())
@@ -124,23 +129,16 @@ def _concatenate(sides: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
     return np.concatenate(unit, axis=1)
 
 
-def write_final(path: Path, run: FinalRun, note: Mapping[str, Any]) -> None:
-    """Write a run as ``.npz`` without pickles, whole or not at all.
-
-    Args:
-        path: the file.
-        run: what to write.
-        note: JSON types, to be compared when it is read.
-    """
+def write_final(path: Path, run: FinalRun) -> None:
+    """Write a run as ``.npz`` without pickles, whole or not at all."""
     arrays: dict[str, Any] = {":".join(key): values for key, values in run.scores.items()}
-    own = {"fits": to_dict(list(run.fits)), "dropped": run.dropped, "tied": run.tied}
-    text = json.dumps({**note, **own})
+    note = json.dumps({"fits": to_dict(run.fits), "dropped": run.dropped, "tied": run.tied})
     with atomic_path(path, ComparisonError) as temporary, temporary.open("wb") as file:
-        np.savez_compressed(file, labels=run.labels, note=np.array(text), **arrays)
+        np.savez_compressed(file, labels=run.labels, note=np.array(note), **arrays)
 
 
-def read_final(path: Path) -> tuple[FinalRun, dict[str, Any]]:
-    """Read what `write_final` wrote, with its note.
+def read_final(path: Path) -> FinalRun:
+    """Read what `write_final` wrote.
 
     Raises:
         ComparisonError: the file is missing or damaged.
@@ -148,16 +146,13 @@ def read_final(path: Path) -> tuple[FinalRun, dict[str, Any]]:
     try:
         with open_file(path) as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-        note = json.loads(str(arrays.pop("note")))
-        labels = arrays.pop("labels")
-        fits = tuple(from_dict(Fit, fit, str(path)) for fit in note.pop("fits"))
-        dropped, tied = note.pop("dropped"), note.pop("tied")
+        note, labels = json.loads(str(arrays.pop("note"))), arrays.pop("labels")
+        fits = from_dict(tuple[Fit, ...], note["fits"], str(path))
+        scores = {tuple(name.split(":", 1)): values for name, values in arrays.items()}
+        return FinalRun(labels, scores, fits, note["dropped"], note["tied"])
     # Damaged archives end in many kinds of error, down to those of zlib.
     except Exception as error:
         raise ComparisonError(
             f"{path}: is no result of a final run ({error}); delete it and run the same command "
             "again"
         ) from error
-    keys = {name: name.partition(":") for name in arrays}
-    scores = {(keys[name][0], keys[name][2]): values for name, values in arrays.items()}
-    return FinalRun(labels, scores, fits, dropped, tied), note

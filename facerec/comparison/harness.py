@@ -8,7 +8,6 @@ the folder.
 from __future__ import annotations
 
 import fcntl
-import json
 import shlex
 import sys
 import time
@@ -36,7 +35,7 @@ from facerec.base.files import (
 )
 from facerec.base.libraries import Library
 from facerec.base.progress import Progress
-from facerec.base.recipe import differences
+from facerec.base.recipe import differences, to_dict
 from facerec.comparison.batches import derived_seed
 from facerec.comparison.features import FeatureData, open_features
 from facerec.comparison.finals import (
@@ -54,7 +53,6 @@ from facerec.comparison.protocol import (
     UNTRAINED,
     Arm,
     Comparison,
-    as_stored,
     digest,
 )
 from facerec.comparison.retrieval import clustering
@@ -200,21 +198,29 @@ class Harness:
     def _paths(self, arm: Arm | None) -> dict[int, Path]:
         """Return where the final runs lie, by seed; none where all trials failed."""
         seeds = self._untrained if arm is None else self.comparison.repetitions
-        if arm and self.search.has_failed(arm):
-            seeds = 0
-        folder = self.folder / "finals" / _name(arm)
-        return {seed: folder / f"seed-{seed}.npz" for seed in range(seeds)}
+        stem = "seed"
+        if arm is not None:
+            best = self.search.best(arm)
+            seeds = 0 if best is None and self.search.is_done(arm) else seeds
+            stem = stem if best is None else f"trial-{best.number}-seed"
+        return {
+            seed: self.folder / "finals" / _name(arm) / f"{stem}-{seed}.npz"
+            for seed in range(seeds)
+        }
 
     def results(self) -> Results:
         """Gather what was found; a comparison must be done for this."""
         arms = []
         for arm in self.comparison.arms:
-            read = {seed: self._read(arm, seed, path) for seed, path in self._paths(arm).items()}
-            runs = {seed: run for seed, (run, failure) in read.items() if not failure}
-            failures = [f"seed {seed}: {why}" for seed, (_, why) in read.items() if why]
+            read = self._finals(arm)
+            runs = {seed: run for seed, run in read.items() if not run.failure}
+            failures = [f"seed {seed}: {r.failure}" for seed, r in read.items() if r.failure]
             arms.append(ArmResult(arm, self.search.trials(arm), runs, tuple(failures)))
-        untrained = {seed: self._read(None, seed, p)[0] for seed, p in self._paths(None).items()}
+        untrained = self._finals(None)
         return Results(self.comparison, self.manifest, tuple(arms), untrained)
+
+    def _finals(self, arm: Arm | None) -> dict[int, FinalRun]:
+        return {seed: read_final(path) for seed, path in self._paths(arm).items()}
 
     # ---------------------------------------------------------------- units of work
 
@@ -271,30 +277,7 @@ class Harness:
         run = score_models(
             self.trainer, protocol, models, sides, fits, asked.metrics, asked.recalls
         )
-        # A model that diverged has no score; its weights before that are not the result.
-        failure = next((fit.failure for fit in fits if fit.failure), None)
-        write_final(path, run, {**self._origin(arm, seed), "failure": failure})
-
-    def _origin(self, arm: Arm | None, seed: int) -> dict[str, Any]:
-        """Return what tells a final run from all others."""
-        best = None if arm is None else self.search.best(arm)
-        return {
-            "arm": _name(arm),
-            "seed": seed,
-            "trial": None if best is None else best.number,
-            "comparison_sha256": self.manifest["comparison_sha256"],
-        }
-
-    def _read(self, arm: Arm | None, seed: int, path: Path) -> tuple[FinalRun, str | None]:
-        """Read a final run and why it failed; refuse that of another arm, trial or comparison."""
-        origin = self._origin(arm, seed)
-        run, note = read_final(path)
-        if {name: note.get(name) for name in origin} != origin:
-            raise ComparisonError(
-                f"{path}: is the result of another arm, seed, trial or comparison; delete it and "
-                "run the same command again"
-            )
-        return run, note["failure"]
+        write_final(path, run)
 
     def _seed(self, *key: int) -> int:
         """Return the seed of trials (0) or of a final run (1, k): the same for all arms."""
@@ -320,10 +303,11 @@ class Harness:
             self.trainer.create_trunk(trunk, seed=0)
         for arm in self.comparison.arms:
             protocol = self.comparison.protocol_of(arm)
-            batch, size = protocol.batch, protocol.trunk.embedding_size
-            loss = LossModule(arm.loss, batch.classes, size, seed=0)
+            loss = LossModule(
+                arm.loss, protocol.batch.classes, protocol.trunk.embedding_size, seed=0
+            )
             if arm.loss.entry.sha256:
-                check_first_step(loss, batch.per_class)
+                check_first_step(loss, protocol.batch.per_class)
 
     @property
     def _trunks(self) -> set[Trunk]:
@@ -349,14 +333,14 @@ class Harness:
 
     def _write_manifest(self) -> dict[str, Any]:
         """Write what the folder holds, or return what it began with, which must be the same."""
-        comparison, split = as_stored(self.comparison), self.split.to_dict()
+        comparison, split = to_dict(self.comparison), self.split.to_dict()
         installed = [name for name in _PACKAGES if find_spec(name.replace("-", "_"))]
         own = {arm.loss.kind: arm.loss.entry.sha256 for arm in self.comparison.arms}
         manifest = {
             "schema": "facerec.comparison/1",
             "comparison": comparison,
             "comparison_sha256": digest(comparison),
-            "data": json.loads(json.dumps(self.images.fingerprint())),
+            "data": self.images.fingerprint(),
             "notes": self._notes,
             "split": split,
             "split_sha256": digest(split),

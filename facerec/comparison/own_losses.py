@@ -20,7 +20,6 @@ import torch
 from facerec.backbones.registry import drawn_from
 from facerec.base.errors import RecipeError, TrainingError, message_line
 from facerec.base.files import sha256
-from facerec.base.limits import shown
 from facerec.base.recipe import run_python
 from facerec.comparison.loss_table import TABLE, Entry, Formula, Setting, Shape
 from facerec.comparison.losses import HEADS, Loss, LossModule, MarginHead, MetricLoss
@@ -67,14 +66,20 @@ def own_loss(given: Any, **settings: Setting) -> MetricLoss:
         name = getattr(given, "__name__", f"{type(given).__name__}-{code[:8]}")
         if name in TABLE and TABLE[name].sha256 != code:
             name = f"{name}-{code[:8]}"
-    make, settings = _maker(name, given, settings)
-    default = make(Shape(4, 8, 0), **{key: each.default for key, each in settings.items()})
+    try:
+        make, settings = _maker(given, settings)
+        default = make(Shape(4, 8, 0), **{key: each.default for key, each in settings.items()})
+    except Exception as error:  # whatever a stranger's code does
+        raise RecipeError(
+            f"the loss {name} cannot be made ({type(error).__name__}: {message_line(error)}); "
+            "mend it"
+        ) from error
     TABLE[name] = Entry(make, settings, learns=bool(_parameters(default)), sha256=code)
     return MetricLoss(name)
 
 
 def check_first_step(loss: LossModule, per_class: int) -> None:
-    """Refuse a loss that has no finite value on random embeddings.
+    """Refuse a loss that has no finite value, or no gradient, on random embeddings.
 
     Args:
         loss: made for as many classes as a batch has.
@@ -86,46 +91,38 @@ def check_first_step(loss: LossModule, per_class: int) -> None:
     labels = torch.arange(loss.shape.num_classes).repeat_interleave(per_class)
     drawn = torch.Generator().manual_seed(0)
     embeddings = torch.randn(len(labels), loss.shape.embedding_size, generator=drawn)
-    found = loss(embeddings.requires_grad_(), labels)
-    if not found.isfinite():
+    try:
+        found = loss(embeddings.requires_grad_(), labels)
+        found.backward()
+        if not found.isfinite():
+            raise ValueError(f"it is {found.item()}")
+    except Exception as error:  # whatever a stranger's code does
         raise TrainingError(
-            f"the loss {loss.config.kind} is {found.item()} on random embeddings; mend it"
-        )
+            f"the loss {loss.config.kind} fails on random embeddings with {type(error).__name__}: "
+            f"{message_line(error)}; it must return a finite scalar tensor with a gradient"
+        ) from error
 
 
 def _maker(
-    name: str, given: Any, settings: Mapping[str, Setting]
+    given: Any, settings: Mapping[str, Setting]
 ) -> tuple[Callable[..., Formula], dict[str, Setting]]:
     """Return what makes the loss of a shape and settings, and all its settings."""
     ready = not (isinstance(given, type) or inspect.isfunction(given))
-    declared = getattr(given, "search", {})
-    known = isinstance(declared, dict) and all(isinstance(s, Setting) for s in declared.values())
-    for wrong, why in (
-        (not callable(given), f"{shown(given)} cannot be called; give a loss or its class"),
-        (ready and _parameters(given), "every training begins with new weights; give its class"),
-        (not known, 'search must be {"argument": searched(default, lowest, highest)}'),
-    ):
-        if wrong:
-            raise RecipeError(f"the loss {name}: {why}")
+    if ready and _parameters(given):
+        raise TypeError("every training begins with new weights; give its class")
     if ready:
         return lambda shape: copy.deepcopy(given), {}
-    both, takes = {**settings, **declared}, inspect.signature(given).parameters
+    both, takes = {**settings, **getattr(given, "search", {})}, inspect.signature(given).parameters
+    if not all(isinstance(each, Setting) for each in both.values()):
+        raise TypeError('search must be {"argument": searched(default, lowest, highest)}')
     needed = [key for key, each in takes.items() if each.default is each.empty and key not in both]
     asked = [key for key in Shape._fields if _needs(given, key)]
     if inspect.isfunction(given) and len(needed) == 2 and not asked:
         return lambda shape, **values: partial(given, **values), both
 
     def make(shape: Shape, **values: Any) -> Any:
-        try:
-            with drawn_from(shape.seed):
-                made = given(**{key: getattr(shape, key) for key in asked}, **values)
-            if not callable(made):
-                raise TypeError(f"{shown(made)} is no loss")
-        except Exception as error:  # whatever a stranger's code does
-            raise RecipeError(
-                f"{name} cannot be made ({type(error).__name__}: {message_line(error)}); mend it"
-            ) from error
-        return made
+        with drawn_from(shape.seed):
+            return given(**{key: getattr(shape, key) for key in asked}, **values)
 
     return make, both
 

@@ -124,11 +124,6 @@ def digest(stored: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def as_stored(value: Protocol | Arm | Comparison) -> Any:
-    """Return all fields as JSON types."""
-    return json.loads(json.dumps(to_dict(value)))
-
-
 PENALTY_RANGE = Range(WEIGHT, 0.0, 10.0, "log_with_zero")
 LOSS_LR_RANGE = Range("loss_lr", 1e-6, 1.0, "log")
 """The Reality Check's range for the learning rate of a loss's own weights."""

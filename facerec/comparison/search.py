@@ -31,7 +31,6 @@ from facerec.comparison.protocol import (
     Arm,
     Comparison,
     Range,
-    as_stored,
     digest,
     shared_ranges,
 )
@@ -86,7 +85,7 @@ class Search:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._url = url or f"sqlite:///{folder / 'trials.db'}"
         # Another comparison of this name in the same storage has other trials.
-        own = digest([as_stored(comparison), data])[:16]
+        own = digest([to_dict(comparison), data])[:16]
         with self._explained():
             if url is None:  # SQLite would follow a link
                 os.close(open_regular(folder / "trials.db", os.O_RDWR | os.O_CREAT))
@@ -115,10 +114,6 @@ class Search:
     def is_done(self, arm: Arm) -> bool:
         """Tell whether all trials of an arm have ended."""
         return len(self.finished(arm)) >= self.budget(arm)
-
-    def has_failed(self, arm: Arm) -> bool:
-        """Tell whether all trials of an arm have ended without a score."""
-        return self.is_done(arm) and all(trial.value is None for trial in self.finished(arm))
 
     def best(self, arm: Arm) -> Trial | None:
         """Return the trial that `best_of` chooses."""

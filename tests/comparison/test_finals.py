@@ -83,17 +83,15 @@ def test_clusterings_where_asked_for(
     unit = [each / np.linalg.norm(each, axis=1, keepdims=True) for each in raw]
     together = clustering(np.concatenate(unit, axis=1), labels, seed=0)
     assert run.mean("concatenated", "nmi") == together["nmi"]
-    write_final(tmp_path / "x.npz", run, {})
-    again, note = read_final(tmp_path / "x.npz")
-    assert again.mean("concatenated", "nmi") == together["nmi"] and note == {}
+    write_final(tmp_path / "x.npz", run)
+    assert read_final(tmp_path / "x.npz").mean("concatenated", "nmi") == together["nmi"]
 
 
 def test_there_and_back(trainer: ArmTrainer, tmp_path: Path) -> None:
     fit, model = trainer.fit(BASE, protocol(), SPLIT.folds[0], seed=0)
     run = score_models(trainer, protocol(), [model], [np.arange(48, 96)], [fit])
-    write_final(tmp_path / "x.npz", run, {"arm": "a", "seed": 3})
-    again, note = read_final(tmp_path / "x.npz")
-    assert note == {"arm": "a", "seed": 3}
+    write_final(tmp_path / "x.npz", run)
+    again = read_final(tmp_path / "x.npz")
     assert again.fits == (fit,) and again.tied == run.tied and again.dropped == run.dropped
     assert again.scores.keys() == run.scores.keys()
     for key, values in run.scores.items():

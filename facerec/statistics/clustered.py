@@ -390,7 +390,10 @@ class ClusteredShare(ClusteredFigure):
         Args:
             family: of each subject, ``(G,)`` integers from 0.
         """
+        # A share of 0 or 1 does not tell who takes part: at worst everybody who has relatives.
+        relatives = family.size - np.unique(family).size
         taking_part = np.unique(family[: self.changes.size][self.changes != 0]).size
+        taking_part = taking_part or max(1, self.subjects - relatives)
         return replace(
             self,
             changes=_add(family[: self.changes.size], self.changes, int(family.max()) + 1),

@@ -216,4 +216,15 @@ def test_families_are_left_out_as_a_whole(count: Count) -> None:
             assert of_subjects.value == of_families.value
             changes = np.bincount(np.arange(18) // 2, of_subjects.changes)
             np.testing.assert_allclose(of_families.changes, changes, atol=1e-12)
-            assert of_families.subjects == np.count_nonzero(changes)
+            assert of_families.subjects == np.count_nonzero(changes) or not changes.any()
+
+
+@both
+def test_families_without_an_error_have_a_bound(count: Count) -> None:
+    faces, family = toy(persons=24, images=3, noise=0.0), np.arange(24, dtype=np.int64)
+    family[:2] = 0
+    (at,) = count(faces, ("1e-1",), family=family).points
+    for share in at.fnmr[:3]:
+        assert (share.value, share.subjects) == (0, 7)
+        assert share.interval().high == pytest.approx(1 - 0.05 ** (1 / 7))
+        assert share.test_variance >= 0

@@ -106,8 +106,8 @@ def quantize_int8(main: bytes, images: NDArray[np.uint8]) -> bytes:
 
     preprocessing = from_dict(Preprocessing, note["preprocessing"], file.where)
     model = onnx.load_from_string(main)
-    split_prelus(model)
     split_batch_norms(model)
+    split_prelus(model)
     for index, node in enumerate(model.graph.node):
         node.name = f"{node.op_type.lower()}_{index}"
     first = [node.name for node in model.graph.node if INPUT in node.input]

@@ -16,6 +16,8 @@ import typing
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import numpy as np
+
 from facerec.base.errors import FacerecError, RecipeError
 from facerec.base.files import NOTE, parse_json, read_file
 from facerec.base.limits import shown
@@ -159,9 +161,9 @@ def check(hint: Any, value: Any, where: str, field: str = "recipe") -> Any:
     """Return ``value`` as the type that ``hint`` asks for, or say which field is wrong.
 
     Dataclasses may come as instances or as dictionaries of ``to_dict``; integers are taken for
-    floats and text for paths, nothing else is converted. Of a union's dataclass that
-    ``admits_subclasses`` a value may be of a class of the user's own; a dictionary, if the file
-    that has the class was run.
+    floats, text for paths and lists for arrays, nothing else is converted. Of a union's dataclass
+    that ``admits_subclasses`` a value may be of a class of the user's own; a dictionary, if the
+    file that has the class was run. Of a union with one dataclass it need not name that.
     """
     origin, options = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
@@ -182,6 +184,9 @@ def check(hint: Any, value: Any, where: str, field: str = "recipe") -> Any:
         return float(value)
     elif hint is Path and isinstance(value, (str, Path)) and "\0" not in str(value):
         return Path(value)
+    elif origin is np.ndarray and isinstance(value, (list, np.ndarray)):
+        with np.errstate(over="ignore"):
+            return np.array(value, typing.get_args(options[1])[0])
     elif hint is Any or (value in options if origin is Literal else _is_of(value, hint, origin)):
         return value
     name = f"one of {', '.join(map(repr, options))}" if origin is Literal else _name(hint)
@@ -206,12 +211,13 @@ def _check_union(options: tuple[Any, ...], value: Any, where: str, field: str) -
         if dataclasses.is_dataclass(option) and isinstance(option, type)
         for kind in (option, *_own_kinds(option))
     ]
-    if isinstance(value, dict):
+    if isinstance(value, dict) and kinds:
         by_name = {kind.__name__: kind for kind in kinds}
-        if value.get("type") not in list(by_name):
-            name = shown(value.get("type"))
+        named = value.get("type", next(iter(by_name)) if len(by_name) == 1 else None)
+        if named not in list(by_name):
+            name = shown(named)
             raise RecipeError(f"{where}: {field} is {name}, {_nearest(name, list(by_name))}")
-        return _check_dataclass(by_name[value["type"]], value, where, field)
+        return _check_dataclass(by_name[named], value, where, field)
     if type(value) in kinds:
         return _check_dataclass(type(value), value, where, field)
     for option in options:

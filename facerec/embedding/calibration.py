@@ -10,9 +10,9 @@ import contextlib
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,16 +21,15 @@ import facerec
 from facerec.backbones.preprocessing import Preprocessing
 from facerec.base.errors import FacerecError, ModelError, fault, printable
 from facerec.base.files import parse_json, read_file, sha256, write_json
-from facerec.base.recipe import check, from_dict
+from facerec.base.limits import Checked, Limits, Number, Probability
+from facerec.base.recipe import from_dict
 from facerec.embedding.evidence import Evidence
 from facerec.embedding.onnx_file import OnnxFile
 from facerec.embedding.onnx_preprocessing import PIXELS, UNSCALED
 from facerec.records.non_faces import SPOILT
+from facerec.statistics.calibration import LikelihoodRatio, Pairs
 from facerec.statistics.intervals import wilson
 from facerec.statistics.operating_points import parse_rate
-
-if TYPE_CHECKING:  # with scipy, which a model without ratios does without
-    from facerec.statistics.calibration import LikelihoodRatio
 
 SCHEMA = "facerec.model_calibration/1"
 
@@ -45,7 +44,6 @@ MOST_CENTRES = 100
 
 WEAK = 50
 """Refused pictures of a kind, of 100, below which it is said that the score does not see it."""
-
 
 _FAULTS = (LookupError, TypeError, ValueError, AttributeError, OverflowError, OSError, FacerecError)
 """How files that somebody else wrote fail to be read."""
@@ -68,23 +66,32 @@ def _reading(where: str, mend: str = "run facerec calibrate") -> Iterator[None]:
         ) from no
 
 
+def _json(known: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass as JSON types, which `from_dict` takes back."""
+
+    def plain(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in items}
+
+    return asdict(known, dict_factory=plain)
+
+
 @dataclass(frozen=True)
-class Threshold:
+class Threshold(Checked):
     """An operating point of the model, as the file has it (``docs/export.md``)."""
 
     bench: str
     """Set of people on which it was found."""
     fpr: str
     """Share of different pairs that it accepts at most, as it was asked for."""
-    threshold: float
+    threshold: Annotated[float, Limits(-1.01, 1.01)]
     """Cosine at or above which two faces are taken for the same subject."""
-    fpr_realised: float
-    fpr_interval: tuple[float, float]
-    false_accepts: tuple[int, int]
+    fpr_realised: Probability
+    fpr_interval: tuple[Probability, Probability]
+    false_accepts: tuple[Pairs, Pairs]
     """Different pairs that are accepted, and how many there are."""
-    tpr: float | None
-    tpr_interval: tuple[float, float]
-    true_accepts: tuple[int, int]
+    tpr: Probability | None
+    tpr_interval: tuple[Probability, Probability]
+    true_accepts: tuple[Pairs, Pairs]
     """Same pairs that are accepted, and how many there are."""
     reliable: bool
     flip: bool
@@ -93,35 +100,11 @@ class Threshold:
     score: str = "cosine"
 
     def __str__(self) -> str:
-        return f"FPR {self.fpr} on {self.bench}"
-
-    @property
-    def value(self) -> float:
-        """The cosine."""
-        return self.threshold
-
-    @classmethod
-    def from_json(cls, row: Any) -> Threshold:
-        """Return the operating point of a row, which anybody may have written, and is printed.
-
-        Raises:
-            KeyError, TypeError, ValueError, FacerecError: it is damaged.
-        """
-        read = from_dict(cls, {each.name: row[each.name] for each in fields(cls)}, "a row")
-        parse_rate(read.fpr)
-        rates = [*read.fpr_interval, *read.tpr_interval, read.fpr_realised, read.tpr]
-        counts = read.false_accepts, read.true_accepts
-        if (
-            not -1.01 <= read.threshold <= 1.01
-            or not all(0 <= rate <= 1 for rate in rates if rate is not None)
-            or not all(0 <= seen <= of < 1e15 for seen, of in counts)
-        ):
-            raise ValueError(f"no threshold of {read.threshold:g} gives what its row says")
-        return replace(read, bench=printable(read.bench))
+        return printable(f"FPR {self.fpr} on {self.bench}")
 
 
 @dataclass(frozen=True, eq=False)
-class FaceScore:
+class FaceScore(Checked):
     """How far embeddings are from pictures that are no faces, in standard deviations of faces."""
 
     centres: NDArray[np.float32]
@@ -130,13 +113,25 @@ class FaceScore:
     cosines: NDArray[np.float64]
     """Median and standard deviation of faces' cosines to each, as of a normal law, ``(K, 2)``; the
     latter over the centre's weight."""
-    limit: float
+    limit: Number
     """Score below which a picture is refused."""
-    faces: int
+    faces: Pairs
     """Faces of the calibration, of which `FALSE_REFUSALS` (`facerec.embedding.face_score`) lie
     below the limit."""
-    power: Mapping[str, tuple[int, int]]
+    power: dict[str, tuple[int, int]]
     """Kind of picture → how many were refused, of how many."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (
+            self.centres.ndim != 2
+            or not 0 < len(self.centres) <= MOST_CENTRES
+            or self.cosines.shape != (len(self.centres), 2)
+            or not (np.abs(np.linalg.norm(self.centres, axis=1) - 1) < 0.01).all()
+            or not (np.isfinite(self.cosines).all() and self.cosines[:, 1].min() > 0)
+            or not all(0 <= seen <= of for seen, of in self.power.values())
+        ):
+            raise ValueError("its face score is none")
 
     def __call__(self, vectors: NDArray[np.floating]) -> NDArray[np.float32]:
         """Return the face scores of raw embeddings ``(N, D)``, float32 ``(N,)``; NaN for NaN."""
@@ -175,40 +170,9 @@ class FaceScore:
         names = [kind for kind, least in self.least.items() if least < WEAK]
         return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
-    def to_json(self) -> dict[str, Any]:
-        """Return all fields as JSON types."""
-        rounded = [[float(f"{x:.6g}") for x in centre] for centre in self.centres.tolist()]
-        return {**vars(self), "centres": rounded, "cosines": self.cosines.tolist()}
-
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> FaceScore:
-        """Return what `to_json` wrote.
-
-        Raises:
-            KeyError, TypeError, ValueError, RecipeError: it is damaged.
-        """
-        with np.errstate(over="ignore"):
-            centres = np.array(found["centres"], np.float32)
-        cosines = np.array(found["cosines"], np.float64)
-        limit = check(float, found["limit"], "face score", "limit")
-        faces = check(int, found["faces"], "face score", "faces")
-        power = check(dict[str, tuple[int, int]], found["power"], "face score", "power")
-        if (
-            centres.ndim != 2
-            or not 0 < len(centres) <= MOST_CENTRES
-            or cosines.shape != (len(centres), 2)
-            or not (np.abs(np.linalg.norm(centres, axis=1) - 1) < 0.01).all()
-            or not np.isfinite([*cosines.ravel(), limit]).all()
-            or cosines[:, 1].min() <= 0
-            or not 1 <= faces < 1e15
-            or not all(0 <= seen <= of < 1e15 for seen, of in power.values())
-        ):
-            raise ValueError("its face score is none")
-        return cls(centres, cosines, limit, faces, power)
-
 
 @dataclass(frozen=True, eq=False)
-class ScoreCalibration:
+class ScoreCalibration(Checked):
     """The likelihood ratio of a model's cosines, and the people on whom it rests.
 
     Attributes:
@@ -221,17 +185,17 @@ class ScoreCalibration:
         groups: figures by group where groups are recorded, as JSON types.
     """
 
-    model: Mapping[str, Any]
+    model: dict[str, Any]
     flip: bool
     source: str
     ratio: LikelihoodRatio
-    cllr: float
-    least_cllr: float
-    groups: tuple[Mapping[str, Any], ...] = ()
+    cllr: Annotated[float, Limits(0, 1000)]
+    least_cllr: Annotated[float, Limits(0, 1.001)]
+    groups: tuple[dict[str, Any], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields as JSON types."""
-        return {"schema": RATIO_SCHEMA, **vars(self), "ratio": self.ratio.to_json()}
+        return {"schema": RATIO_SCHEMA, **_json(self)}
 
     @classmethod
     def from_json(cls, found: Any, where: str) -> ScoreCalibration:
@@ -244,23 +208,12 @@ class ScoreCalibration:
         Raises:
             ModelError: it is damaged, or something else.
         """
-        from facerec.statistics.calibration import LikelihoodRatio
-
         with _reading(where):
-            if found["schema"] != RATIO_SCHEMA or not isinstance(found["flip"], bool):
-                raise ValueError(f"schema {found['schema']!r}, flip {found['flip']!r}")
-            read = cls(
-                model={name: found["model"][name] for name in ("name", "sha256", "preprocessing")},
-                flip=found["flip"],
-                source=printable(check(str, found["source"], where, "source")),
-                ratio=LikelihoodRatio.from_json(found["ratio"]),
-                cllr=check(float, found["cllr"], where, "cllr"),
-                least_cllr=check(float, found["least_cllr"], where, "least_cllr"),
-                groups=tuple(dict(group) for group in found["groups"]),
-            )
-            if not 0 <= read.least_cllr <= 1.001 or not 0 <= read.cllr <= 1000:
-                raise ValueError(f"Cllr {read.cllr} of at least {read.least_cllr}")
-        return read
+            named = ("name", "sha256", "preprocessing")
+            fields = {**found, "model": {name: found["model"][name] for name in named}}
+            if fields.pop("schema") != RATIO_SCHEMA:
+                raise ValueError(f"schema {found['schema']!r}")
+            return from_dict(cls, fields, where)
 
     def evidence(self, score: float) -> Evidence:
         """Return what a cosine of this model says."""
@@ -282,7 +235,8 @@ class ScoreCalibration:
     def basis(self) -> str:
         """On whom it was calibrated, in words."""
         pairs = self.ratio.mated + self.ratio.non_mated
-        return f"calibrated on {pairs:,} pairs of {self.ratio.subjects:,} people ({self.source})"
+        people = f"{self.ratio.subjects:,} people ({printable(self.source)})"
+        return f"calibrated on {pairs:,} pairs of {people}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -291,7 +245,7 @@ class ModelCalibration:
 
     Attributes:
         sha256: of the model file.
-        preprocessing: ``channels``, ``mean`` and ``std`` as JSON types.
+        preprocessing: of its pixels.
         shift: pixels by which its pictures were moved right and down.
         flip: whether mirror images were added.
         align: how its faces were found, see `Aligner.describe`; None for crops as they came.
@@ -303,10 +257,10 @@ class ModelCalibration:
     """
 
     sha256: str | None
-    preprocessing: Mapping[str, Any]
+    preprocessing: Preprocessing
     shift: tuple[int, int]
     flip: bool
-    align: Mapping[str, Any] | None
+    align: dict[str, Any] | None
     source: str
     thresholds: tuple[Threshold, ...]
     faces: FaceScore | None
@@ -322,13 +276,8 @@ class ModelCalibration:
         Raises:
             ModelError: what is asked for contradicts it.
         """
-        for name, own in self.preprocessing.items():
-            if asked.get(name) not in (None, own):
-                raise ModelError(
-                    f"{self.where}: this calibration was made with {name} {own}, and {name} "
-                    f"{asked[name]} contradicts it; leave it out, or run facerec calibrate with it"
-                )
-        return dict(self.preprocessing)
+        own = vars(self.preprocessing)
+        return {name: self._agreed(name, own[name], asked.get(name)) for name in own}
 
     def flip_mode(self, flip: bool | None) -> bool:
         """Return whether to add mirror images, asked for or not.
@@ -336,29 +285,23 @@ class ModelCalibration:
         Raises:
             ModelError: what is asked for contradicts it.
         """
-        own = self.flip
-        if flip is not None and flip != own:
+        return bool(self._agreed("flip", self.flip, flip))
+
+    def _agreed(self, name: str, own: Any, asked: Any) -> Any:
+        if asked not in (None, own):
             raise ModelError(
-                f"{self.where}: this calibration was made {'with' if own else 'without'} mirror "
-                f"images, and flip {flip} contradicts it; leave that out, or run facerec calibrate "
-                "with it"
+                f"{self.where}: this calibration was made with {name} {own}, and {name} {asked} "
+                "contradicts it; leave it out, or run facerec calibrate with it"
             )
-        return own if flip is None else flip
+        return own
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON types."""
-        return {
-            "schema": SCHEMA,
-            "model": {"sha256": self.sha256},
-            "preprocessing": dict(self.preprocessing),
-            "shift": list(self.shift),
-            "flip": self.flip,
-            "align": None if self.align is None else dict(self.align),
-            "source": self.source,
-            "thresholds": [asdict(each) for each in self.thresholds],
-            "faces": None if self.faces is None else self.faces.to_json(),
-            "score_calibration": None if self.ratio is None else self.ratio.to_json(),
-        }
+        given = _json(self)
+        worth = None if self.ratio is None else self.ratio.to_json()
+        named = {"model": {"sha256": given.pop("sha256")}, "score_calibration": worth}
+        del given["ratio"], given["where"]
+        return {"schema": SCHEMA, **given, **named}
 
     @classmethod
     def from_json(cls, found: Any, where: str) -> ModelCalibration:
@@ -374,26 +317,18 @@ class ModelCalibration:
         with _reading(where):
             if found["schema"] != SCHEMA:
                 raise ValueError(f"schema {found['schema']!r}")
-            pixels = {name: found["preprocessing"][name] for name in PIXELS}
-            preprocessing = vars(from_dict(Preprocessing, pixels, where))
-            worth, faces, align = (found[n] for n in ("score_calibration", "faces", "align"))
-            read = cls(
-                sha256=check(str | None, found["model"]["sha256"], where, "sha256"),
-                preprocessing=preprocessing,
-                shift=check(tuple[int, int], found["shift"], where, "shift"),
-                flip=check(bool, found["flip"], where, "flip"),
-                align=None if align is None else check(dict[str, Any], align, where, "align"),
-                source=printable(check(str, found["source"], where, "source")),
-                thresholds=tuple(map(Threshold.from_json, found["thresholds"])),
-                faces=None if faces is None else FaceScore.from_json(faces),
-                ratio=None if worth is None else ScoreCalibration.from_json(worth, where),
-                where=where,
-            )
-            if {point.flip for point in read.thresholds} - {read.flip}:
-                raise ValueError(f"flip {read.flip}, and thresholds of another")
+            named = "shift", "flip", "align", "source", "thresholds", "faces"
+            given = {name: found[name] for name in named}
+            given["preprocessing"] = {name: found["preprocessing"][name] for name in PIXELS}
+            if (worth := found["score_calibration"]) is not None:
+                worth = ScoreCalibration.from_json(worth, where)
+            own = {"sha256": found["model"]["sha256"], "ratio": worth, "where": where}
+            read = from_dict(cls, given | own, where)
             points = sorted(read.thresholds, key=lambda at: (at.bench, parse_rate(at.fpr)))
+            if {point.flip for point in points} - {read.flip}:
+                raise ValueError(f"flip {read.flip}, and thresholds of another")
             for rarer, other in itertools.pairwise(points):
-                if rarer.bench == other.bench and rarer.value < other.value:
+                if rarer.bench == other.bench and rarer.threshold < other.threshold:
                     raise ValueError(f"the threshold of {rarer} is below that of {other}")
         return read
 

@@ -316,7 +316,7 @@ class FaceRecognizer:
         source, rate = "given", None
         if threshold is None and (self.thresholds or fpr is not None or bench is not None):
             known = self.threshold(fpr, bench)
-            limit, source, rate = known.value, str(known), known.fpr
+            limit, source, rate = known.threshold, str(known), known.fpr
         elif threshold is None:
             source = (
                 "this model knows no threshold; facerec calibrate --bench …, or --people FOLDER, "

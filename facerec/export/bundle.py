@@ -230,8 +230,7 @@ def _stated(model: TorchModel, options: BundleOptions) -> dict[str, Any]:
     text = json.dumps(model.recipe, sort_keys=True, ensure_ascii=False)
     known = model.calibration
     flip = None if known is None else "sum_raw" if known.flip_mode(None) else "none"
-    thresholds = () if known is None else known.thresholds
-    faces, worth = (None, None) if known is None else (known.faces, known.ratio)
+    own = {"thresholds": []} if known is None else known.to_json()
     return {
         "format": METADATA_FORMAT,
         "version": facerec.__version__,
@@ -243,9 +242,7 @@ def _stated(model: TorchModel, options: BundleOptions) -> dict[str, Any]:
         "embedding_size": model.embedding_size,
         "image_size": list(model.image_size),
         "flip": flip,
-        "thresholds": [asdict(row) for row in thresholds],
-        "score_calibration": None if worth is None else worth.to_json(),
-        "faces": None if faces is None else faces.to_json(),
+        **{name: own.get(name) for name in ("thresholds", "score_calibration", "faces")},
         "license": options.license,
     }
 

@@ -73,7 +73,7 @@ def find(
     """
     own = model if isinstance(model, FaceRecognizer) else loaded(str(model), detector)
     source = FolderImages(people)
-    limit = own.threshold().value if own.thresholds else None
+    limit = own.threshold().threshold if own.thresholds else None
     image, where = read_photo(photo, "the photo")
     asked, several = own.face(image, where)
     wanted = own.embed(asked)

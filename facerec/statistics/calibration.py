@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+import scipy  # whose parts are loaded where they are first used
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import expit, stdtrit
 
-from facerec.base.errors import MetricError, RecipeError, fault
-from facerec.base.recipe import check
+from facerec.base.errors import MetricError
+from facerec.base.limits import Checked, Cosine, Limits, Positive
 from facerec.statistics.clustered import (
     DEPENDENT,
     JACKKNIFE,
@@ -33,6 +32,8 @@ from facerec.statistics.intervals import Interval
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.integer[Any]]
+Pairs = Annotated[int, Limits(0, 10**15)]
+"""A number of comparisons, or of what is compared."""
 
 CELLS = 2000
 """Cells of cosine similarity, each 0.001 wide."""
@@ -142,13 +143,15 @@ def cost_of(log_ratios: Array, counts: ScoreCounts) -> tuple[float, Interval]:
     value = cllr(log_ratios, *counts.totals)
     figure = ClusteredFigure.of_kinds(value, [mated, non_mated])
     # It is positive and has no upper end, so the interval is symmetric in its logarithm.
-    margin = float(stdtrit(figure.freedom, 0.975)) * math.sqrt(figure.variance) / value
+    margin = (
+        float(scipy.special.stdtrit(figure.freedom, 0.975)) * math.sqrt(figure.variance) / value
+    )
     ends = value * math.exp(-margin), value * float(np.exp(min(margin, 700.0)))
     return value, Interval(*ends, 0.95, JACKKNIFE, DEPENDENT)
 
 
 @dataclass(frozen=True, eq=False)
-class LikelihoodRatio:
+class LikelihoodRatio(Checked):
     """The log-likelihood ratio of cosine similarities, its variance, and where both end.
 
     Raises:
@@ -161,54 +164,43 @@ class LikelihoodRatio:
     """Factors of the terms that `spline` returns, ``(K,)``."""
     covariance: Array
     """Covariance of the coefficients, ``(K, K)``."""
-    low: float
+    low: Cosine
     """Cosine below which too few mated comparisons lie."""
-    high: float
+    high: Cosine
     """Cosine above which too few non-mated comparisons lie."""
-    subjects: int
-    effective: float
+    subjects: Pairs
+    effective: Positive
     """Effective number of subjects, the least of both kinds of comparisons."""
-    mated: int
-    non_mated: int
+    mated: Pairs
+    non_mated: Pairs
     strangers: Array
     """Share of non-mated comparisons that score as high, ``(T, 4)``: a cosine, the share and the
     limits of its 95 % interval."""
 
     def __post_init__(self) -> None:
         # The file of a calibration may be anybody's, and everything in it is printed or decides.
+        super().__post_init__()
         size, table = self.knots.shape, self.strangers
         arrays = (self.knots, self.coefficients, self.covariance, table)
         if (
             not 3 <= self.knots.size <= MOST_KNOTS
             or [each.shape for each in arrays] != [size, size, size * 2, (len(table), 4)]
             or not 0 < len(table) <= CELLS
-            or not all(np.isfinite(each).all() for each in (*arrays, self.effective))
+            or not all(np.isfinite(each).all() for each in arrays)
         ):
             raise MetricError("the arrays of a likelihood ratio do not fit together")
         with np.errstate(all="ignore"):
-            self._check_values()
-
-    def _check_values(self) -> None:
-        table = self.strangers
-        at, share, low, high = table.T
-        steps = np.diff(self.knots), np.diff(at), -np.diff(share)
-        limits = np.array([self._rising[1], *(self._surest if self.enough else ())])
-        values, scale = np.linalg.eigvalsh(self.covariance), np.abs(self.covariance).max()
-        if (
-            np.abs([*self.knots, *at, self.low, self.high]).max() > 1
-            or self.low >= self.high
-            or min(steps[0].min(), steps[1].min(initial=1)) <= 0
-            or steps[2].min(initial=0) < 0
-            or not ((low >= 0) & (low <= share) & (share <= high) & (high <= 1)).all()
-            or share[-1] < 1e-15
-            or not np.allclose(self.covariance, self.covariance.T, rtol=1e-6, atol=1e-9 * scale)
-            or values.min() < -1e-6 * scale
-            or not np.abs(limits[0]).max() <= MOST_LOG
-            or not np.abs(limits).max() <= 10 * MOST_LOG
-            or not 0 < self.effective <= self.subjects * (1 + 1e-9) < 1e15
-            or not (0 < self.mated < 1e15 and 0 < self.non_mated < 1e15)
-        ):
-            raise MetricError("no comparisons give such a likelihood ratio")
+            at, share, low, high = table.T
+            limits = np.array([self._rising[1], *(self._surest if self.enough else ())])
+            if (
+                self.low >= self.high
+                or min(np.diff(self.knots).min(), np.diff(at).min(initial=1)) <= 0
+                or not ((low >= 0) & (low <= share) & (share <= high) & (high <= 1)).all()
+                or not np.abs(limits[0]).max() <= MOST_LOG
+                or not np.abs(limits).max() <= 10 * MOST_LOG
+                or not 0 < self.effective <= self.subjects * (1 + 1e-9)
+            ):
+                raise MetricError("no comparisons give such a likelihood ratio")
 
     @property
     def enough(self) -> bool:
@@ -242,7 +234,7 @@ class LikelihoodRatio:
         knots = _knots(same, different, low, high)
         coefficients, inverse = _regress(same, different, knots, effective)
         terms = spline(CENTRES, knots)
-        chance = expit(terms @ coefficients)
+        chance = scipy.special.expit(terms @ coefficients)
         # What a comparison in each cell adds to the coefficients.
         of_same = (1 - chance)[:, None] * terms @ inverse / sums[0]
         of_different = -chance[:, None] * terms @ inverse / sums[1]
@@ -265,33 +257,6 @@ class LikelihoodRatio:
             non_mated=int(counts.totals[1].sum()),
             strangers=_strangers(counts),
         )
-
-    @classmethod
-    def from_json(cls, note: Mapping[str, Any]) -> LikelihoodRatio:
-        """Return what `to_json` wrote.
-
-        Raises:
-            ValueError: a field is missing or of another form.
-            MetricError: it is none, see the class.
-        """
-        try:
-            read: dict[str, Any] = {
-                name: np.array(note[name], np.float64)
-                if hint == "Array"
-                else check({"float": float, "int": int}[str(hint)], note[name], "ratio", name)
-                for name, hint in cls.__annotations__.items()
-            }
-        except (KeyError, TypeError, RecipeError) as error:
-            raise ValueError(f"{fault(error)}") from error
-        return cls(**read)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all fields as JSON types."""
-        return {
-            name: value.tolist() if isinstance(value, np.ndarray) else value
-            for name, value in vars(self).items()
-            if not name.startswith("_")
-        }
 
     def stranger(self, score: float) -> tuple[float, Interval]:
         """Return the share of non-mated comparisons that score as high, and its interval."""
@@ -340,7 +305,7 @@ class LikelihoodRatio:
     def _limits(self, scores: Array) -> tuple[Array, Array]:
         terms = spline(scores, self.knots)
         errors = np.sqrt(np.einsum("nk,kl,nl->n", terms, self.covariance, terms))
-        margins = float(stdtrit(self.effective - 1, 0.975)) * errors
+        margins = float(scipy.special.stdtrit(self.effective - 1, 0.975)) * errors
         return self.log_ratio(scores) - margins, self.log_ratio(scores) + margins
 
     @functools.cached_property
@@ -404,7 +369,7 @@ def _regress(same: Array, different: Array, knots: Array, effective: float) -> t
         return float(weight @ np.logaddexp(0, value) - same @ value + bent)
 
     for _ in range(200):
-        chance = expit(terms @ found)
+        chance = scipy.special.expit(terms @ found)
         gradient = terms.T @ (weight * chance - same) + stiffness @ found
         information = (terms * (weight * chance * (1 - chance))[:, None]).T @ terms + stiffness
         step = np.linalg.solve(information, gradient)

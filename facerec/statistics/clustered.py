@@ -15,10 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import scipy  # whose parts are loaded where they are first used
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import coo_array, sparray
-from scipy.special import logit as _logit
-from scipy.special import stdtrit
 
 from facerec.base.errors import MetricError
 from facerec.statistics.intervals import Bound, Interval, logit, wilson
@@ -163,7 +161,9 @@ class ClusteredFigure:
             return 1.0
         # A subject with nearly all events would alone make the spread endless.
         least, most = self.value * LEFT, 1 - (1 - self.value) * LEFT
-        steps = _logit(np.clip(self.value + self.changes, least, most)) - _logit(self.value)
+        steps = scipy.special.logit(
+            np.clip(self.value + self.changes, least, most)
+        ) - scipy.special.logit(self.value)
         return _spread(steps, self.subjects) * slope**2 / spread
 
     @property
@@ -299,7 +299,7 @@ class ClusteredShare(ClusteredFigure):
         kind = sum_by_subject(influences, left, right, size)
         if (two := left != right).any():
             sides = np.sort([left[two], right[two]], axis=0)
-            cells = coo_array((influences[two], tuple(sides)), (size, size)).tocsr()
+            cells = scipy.sparse.coo_array((influences[two], tuple(sides)), (size, size)).tocsr()
             kind = replace(kind, cells=float((cells.data**2).sum()))
         return cls._of(happened.sum(), kind, bool((left != right).any()))
 
@@ -333,7 +333,7 @@ class ClusteredShare(ClusteredFigure):
     @classmethod
     def from_images(
         cls,
-        events: sparray,
+        events: scipy.sparse.sparray,
         images: ArrayLike,
         others: ArrayLike | None = None,
     ) -> ClusteredShare:
@@ -351,7 +351,7 @@ class ClusteredShare(ClusteredFigure):
         """
         left = np.asarray(images, dtype=np.float64)
         right = left if others is None else np.asarray(others, dtype=np.float64)
-        entries = coo_array(events)
+        entries = scipy.sparse.coo_array(events)
         rows, columns = entries.coords
         counts = entries.data.astype(np.float64)
         if others is None:
@@ -477,12 +477,14 @@ def paired_difference(
     if not 0 < total < math.inf:
         return None
     freedom = total**2 / sum(variance**2 / own for variance, own in terms)
-    margin = float(stdtrit(freedom, (1 + confidence) / 2)) * math.sqrt(total)
+    margin = float(scipy.special.stdtrit(freedom, (1 + confidence) / 2)) * math.sqrt(total)
     # The jackknife takes its bias off the middle; the figure itself stays inside.
     inside = 0.0
     if len(terms) == 2:
         # Few seeds may by chance lie so close that only their few degrees of freedom tell.
-        inside = math.sqrt(terms[1][0]) * float(stdtrit(terms[1][1], (1 + confidence) / 2))
+        inside = math.sqrt(terms[1][0]) * float(
+            scipy.special.stdtrit(terms[1][1], (1 + confidence) / 2)
+        )
     ends = min(centre - margin, mean - inside), max(centre + margin, mean + inside)
     method = JACKKNIFE if left_out.size > 1 else "t over seeds"
     return Interval(*ends, confidence, method, DEPENDENT)

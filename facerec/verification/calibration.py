@@ -13,17 +13,18 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
+from facerec.backbones.preprocessing import Preprocessing
 from facerec.base.defaults import ALL_PAIRS_TARGETS
 from facerec.base.devices import choose_device
 from facerec.base.errors import MetricError
 from facerec.base.progress import Progress
+from facerec.base.recipe import from_dict
 from facerec.cosines.counts import Sample
 from facerec.cosines.tiles import Tile, blocks, total
 from facerec.embedding.calibration import ModelCalibration, ScoreCalibration
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.face_score import fit_face_score
 from facerec.embedding.model import EmbeddingModel
-from facerec.embedding.onnx_preprocessing import PIXELS
 from facerec.embedding.space import Space
 from facerec.report.estimate import Estimate, Unit
 from facerec.statistics.calibration import (
@@ -114,7 +115,7 @@ def calibrate_model(
     across, down = about.get("shift") or (0, 0)
     return ModelCalibration(
         sha256=about["sha256"],
-        preprocessing={name: about["preprocessing"][name] for name in PIXELS},
+        preprocessing=from_dict(Preprocessing, about["preprocessing"], source),
         shift=(across, down),
         flip=flip,
         align=embeddings.note.get("align"),
@@ -223,7 +224,7 @@ def calibrate(
 
 def _compare_groups(
     ratio: LikelihoodRatio, counted: Mapping[str, ScoreCounts]
-) -> tuple[Mapping[str, Any], ...]:
+) -> tuple[dict[str, Any], ...]:
     """Return how well the ratios hold between people of one group, and whether groups differ."""
     values, told, rows, p_values = ratio.log_ratio(CENTRES), ratio.told(), [], []
     found = {name: shift(told, counts) for name, counts in counted.items()}

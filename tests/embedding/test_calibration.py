@@ -9,7 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.calibrations import model_calibration, point, refusing, toy_calibration
+from helpers.calibrations import (
+    faces_json,
+    model_calibration,
+    point,
+    refusing,
+    toy_calibration,
+)
 from helpers.marked_faces import Marked, marked_photo
 from helpers.toy_files import faces
 
@@ -24,6 +30,7 @@ from facerec.embedding.recognizer import FaceRecognizer
 
 SMALL = Backbone("iresnet18", embedding_size=16, width=0.125)
 BGR = {"channels": "bgr", "mean": (120.0, 110.0, 100.0), "std": 64.0}
+PIXELS = Preprocessing(**BGR)
 ALIGNED = {"method": "yunet"}
 
 
@@ -37,7 +44,7 @@ def path(tmp_path: Path) -> Path:
 
 def put(path: Path, *rows: dict[str, Any], **changes: Any) -> ModelCalibration:
     """Write a calibration beside a model, and return it."""
-    fields = {"sha256": sha256(path), "preprocessing": BGR, **changes}
+    fields = {"sha256": sha256(path), "preprocessing": PIXELS, **changes}
     found = model_calibration(*rows, **fields)
     write_json(calibration_file(path), found.to_json())
     return found
@@ -48,7 +55,7 @@ def whole() -> dict[str, Any]:
     faces_ = refusing(np.arange(1, 17))
     worth = toy_calibration({"name": "mine", "preprocessing": BGR}, flip=False)
     rows, more = (point(0.3), point(0.2, "1e-2")), {"faces": faces_, "ratio": worth}
-    found = model_calibration(*rows, preprocessing=BGR, shift=(3, -2), align=ALIGNED, **more)
+    found = model_calibration(*rows, preprocessing=PIXELS, shift=(3, -2), align=ALIGNED, **more)
     return json.loads(json.dumps(found.to_json(), allow_nan=False))
 
 
@@ -59,8 +66,11 @@ def test_a_file_says_the_same_again(path: Path) -> None:
     again = json.loads(json.dumps(known.to_json(), allow_nan=False))
     assert again == whole() | {"model": {"sha256": sha256(path)}}
     assert (known.shift, known.flip, known.align) == ((3, -2), False, ALIGNED)
-    assert [(each.fpr, each.value) for each in known.thresholds] == [("1e-3", 0.3), ("1e-2", 0.2)]
-    assert known.preprocessing == BGR and load_model(path, calibrated=False).calibration is None
+    assert [(each.fpr, each.threshold) for each in known.thresholds] == [
+        ("1e-3", 0.3),
+        ("1e-2", 0.2),
+    ]
+    assert known.preprocessing == PIXELS and load_model(path, calibrated=False).calibration is None
 
 
 DAMAGES: list[dict[str, Any]] = [
@@ -81,8 +91,8 @@ DAMAGES: list[dict[str, Any]] = [
     {"thresholds": [point(0.3, "often")]},
     {"thresholds": [point(0.3, flip="sum_raw")]},
     {"faces": {}},
-    {"faces": {**refusing(np.ones(16)).to_json(), "limit": float("nan")}},
-    {"faces": refusing(np.ones(3)).to_json()},  # of another size
+    {"faces": {**faces_json(refusing(np.ones(16))), "limit": float("nan")}},
+    {"faces": faces_json(refusing(np.ones(3)))},  # of another size
     {"score_calibration": {}},
     {"score_calibration": [1]},
 ]
@@ -218,13 +228,13 @@ def test_an_exported_file_brings_its_own(path: Path) -> None:
     put(path, point(0.9))
     worth = toy_calibration({}, flip=False).to_json()
     note = {"preprocessing": "embedded", "alignment": "arcface_112x112", "thresholds": [point(0.3)]}
-    more = {"score_calibration": worth, "faces": refusing(np.ones(16)).to_json()}
+    more = {"score_calibration": worth, "faces": faces_json(refusing(np.ones(16)))}
     for extra in ({}, more):
         known, unused = find_calibration(path, holding(note | extra))
-        assert known is not None and not unused and known.thresholds[0].value == 0.3
+        assert known is not None and not unused and known.thresholds[0].threshold == 0.3
         assert known.flip is False and (known.ratio is None) is (known.faces is None) is not extra
     known, _ = find_calibration(path, holding({"thresholds": []}, sha256(path)))
-    assert known is not None and known.thresholds[0].value == 0.9
+    assert known is not None and known.thresholds[0].threshold == 0.9
     damages = [{name: 7} for name in ("thresholds", "faces", "score_calibration")]
     damages += [{"thresholds": [each]} for each in ({}, point(0.3, flip=None))]
     for damage in (*damages, {"preprocessing": {}}):

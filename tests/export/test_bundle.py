@@ -363,7 +363,7 @@ def test_a_calibration_beside_the_model_goes_in(saved: TorchModel, tmp_path: Pat
     loaded = facerec.load(out, device="cpu")
     assert loaded.calibration is not None and loaded.flip is False
     assert loaded.calibration.evidence(0.4) == worth.evidence(0.4)
-    assert [each.value for each in loaded.thresholds] == [0.3, 0.2]
+    assert [each.threshold for each in loaded.thresholds] == [0.3, 0.2]
     vectors = np.random.default_rng(0).standard_normal((5, size))
     assert loaded.face_limits is not None and loaded.model.shift == loaded.model.cut == (0, 0)
     np.testing.assert_allclose(loaded.face_limits(vectors), limits(vectors), atol=1e-4)

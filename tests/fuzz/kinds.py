@@ -13,7 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from helpers.calibrations import model_calibration, point, refusing, toy_calibration
+from helpers.calibrations import (
+    faces_json,
+    model_calibration,
+    point,
+    refusing,
+    toy_calibration,
+)
 from helpers.pair_lists import make_agedb
 from helpers.toy_files import picture, write_tar
 from helpers.toy_onnx import noted, tiles
@@ -241,7 +247,7 @@ def judge_by(model: EmbeddingModel) -> None:
 
 def make_thresholds(root: Path) -> None:
     ratio = toy_calibration({"preprocessing": None}, flip=False).to_json()
-    faces = refusing(np.arange(1, 9)).to_json()
+    faces = faces_json(refusing(np.arange(1, 9)))
     more = {"thresholds": [point(0.3), point(0.2, "1e-2")], "score_calibration": ratio}
     (root / "note.json").write_text(noted(**more, faces=faces)[METADATA_KEY])
 

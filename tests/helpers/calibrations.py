@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from facerec.backbones import Preprocessing
+from facerec.base.recipe import from_dict
 from facerec.embedding.calibration import FaceScore, ModelCalibration, ScoreCalibration, Threshold
 from facerec.statistics.calibration import LikelihoodRatio, ScoreCounts
 
@@ -49,10 +52,15 @@ def refusing(vector: np.ndarray, limit: float = -0.99) -> FaceScore:
     return FaceScore(centre[None], np.array([[0.0, 1.0]]), limit, 100, power)
 
 
+def faces_json(score: FaceScore) -> dict[str, Any]:
+    """Return a face score as a file gives it."""
+    found: dict[str, Any] = json.loads(json.dumps(model_calibration(faces=score).to_json()))
+    return found["faces"]
+
+
 def model_calibration(*rows: Mapping[str, Any], **changes: Any) -> ModelCalibration:
     """Return the calibration of a model, without flip unless its thresholds are with it."""
-    pixels = {"channels": "rgb", "mean": 127.5, "std": 127.5}
-    fields = {"sha256": None, "preprocessing": pixels, "shift": (0, 0), "align": None}
-    points = tuple(map(Threshold.from_json, rows))
+    fields = {"sha256": None, "preprocessing": Preprocessing(), "shift": (0, 0), "align": None}
+    points = tuple(from_dict(Threshold, dict(row), "a row") for row in rows)
     fields |= {"flip": any(each.flip for each in points), "thresholds": points, "source": "toy.bin"}
     return ModelCalibration(**fields | {"faces": None, "ratio": None} | changes)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -33,7 +33,6 @@ from facerec.records.recordio import (
     ImageRecord,
     RecordFile,
     RecordIndex,
-    RecordWriter,
     atomic_file,
     class_of,
     pack,
@@ -150,9 +149,14 @@ class RecordImages(ImageSource):
         """Return the encoded image ``i`` and its class.
 
         Raises:
-            RecordError: the record is damaged, or its label is no class.
+            RecordError: the record is damaged, has no image, or its label is no class.
         """
         record = self.read(i)
+        if not record.image:
+            raise RecordError(
+                f"{self.where(i)}: a record without an image, as one of the insightface layout "
+                f"whose keys are lost; restore the index, or write one from the ids with {REPAIR}"
+            )
         return record.image, class_of(record, self.where(i), self._limit, self.label_index)
 
     def encoded(self, i: int) -> bytes:
@@ -175,9 +179,10 @@ class RecordImages(ImageSource):
         limit = self._limit or CLASS_LIMIT
         most = {None: 2, 0: 0}.get(self.label_index, -1)
         for start in range(0, len(self), _BLOCK):
-            plain, flag, value, _ = _read_headers(self.file, self.offsets[start : start + _BLOCK])
+            block = self.offsets[start : start + _BLOCK]
+            plain, flag, value, size = _read_headers(self.file, block)
             # Of several labels the first, unless told; an index above 0 needs a look at each.
-            sure = plain & (flag <= most)
+            sure = plain & (flag <= most) & (size > 0)
             # NaN compares as false; the floor of an infinity is excluded by the limit.
             with np.errstate(invalid="ignore"):
                 sure &= (value >= 0) & (value < limit) & (value == np.floor(value))
@@ -246,34 +251,24 @@ def _find_record_file(path: Path) -> Path:
 def _find_images(file: RecordFile) -> tuple[RecordIndex, Layout, list[str]]:
     """Return the index of the images, ordered by key, the layout, and notes.
 
-    Where the index is missing or lists not all records it is rebuilt in memory, unless the layout
-    needs the keys.
+    Where the index is missing or lists not all records it is rebuilt in memory.
     """
-    path, count, header = file.path.with_suffix(".idx"), 0, None
-    if path.exists():
-        index = read_index(path, file.size)
-        if not (count := len(index.keys)):
-            raise RecordError(f"{path}: the index is empty; remove it to have it rebuilt")
-        if (index.keys[1:] < index.keys[:-1]).any():
-            order = np.argsort(index.keys)
-            index = RecordIndex(index.keys[order], index.offsets[order])
-        header = _header_record(file, index)
-        if header is not None:
-            return _images_of_insightface(file, index, header), "insightface", []
-        if not _misses_records(file, index):
-            return index, "im2rec", []
-    index = rebuild_index(file.path)
-    for start in range(0, 0 if count else len(index.keys), _BLOCK):
-        plain, flag, _, size = _read_headers(file, index.offsets[start : start + _BLOCK])
-        if (plain & (flag > 0) & (size == 0)).any():
-            raise RecordError(
-                f"{path}: missing, and {file.path.name} has a record without an image, as in the "
-                "insightface layout, whose keys must come from an index; restore it, or write one "
-                f"from the ids in the records with {REPAIR}"
-            )
-    found = f"lists {count:,} of {len(index.keys):,}" if count else f"missing; {len(index.keys):,}"
-    note = f"{path}: {found} records; rebuilt in memory, keys in file order"
-    return index, "im2rec", [note]
+    path, notes = file.path.with_suffix(".idx"), list[str]()
+    there = path.exists() and path.stat().st_size
+    keys, offsets = read_index(path, file.size) if there else (np.empty(0, np.int64),) * 2
+    if not len(keys) or _misses_records(file, offsets):
+        listed = len(keys)
+        keys, offsets = rebuild_index(file)
+        found = f"lists {listed:,} of" if listed else "missing;"
+        notes = [f"{path}: {found} {len(keys):,} records; rebuilt in memory"]
+    if (keys[1:] < keys[:-1]).any():
+        order = np.argsort(keys)
+        keys, offsets = keys[order], offsets[order]
+    index = RecordIndex(keys, offsets)
+    header = _header_record(file, index)
+    if header is None:
+        return index, "im2rec", notes
+    return _images_of_insightface(file, index, header), "insightface", notes
 
 
 def _header_record(file: RecordFile, index: RecordIndex) -> tuple[float, float] | None:
@@ -284,20 +279,14 @@ def _header_record(file: RecordFile, index: RecordIndex) -> tuple[float, float] 
     record = unpack(file.read(int(index.offsets[0]), 0), where)
     if record.flag != 2 or record.image:
         return None
-    s, e = (float(value) for value in np.asarray(record.label))
-    if not (1 <= s <= e < 2.0**53 and s.is_integer() and e.is_integer()):
-        raise RecordError(
-            f"{where}: a header record without an image announces range records from key "
-            f"{s:g} to {e:g}, which is no range; restore the file"
-        )
+    s, e = np.asarray(record.label).tolist()
     return s, e
 
 
-def _misses_records(file: RecordFile, index: RecordIndex) -> bool:
+def _misses_records(file: RecordFile, offsets: NDArray[np.int64]) -> bool:
     # Counting all records would touch the whole file, so only its two ends are looked at.
-    first, last = int(index.offsets.min()), int(index.offsets.max())
     try:
-        return first != 0 or file.record_end(last) != file.size
+        return offsets.min() != 0 or file.record_end(int(offsets.max())) != file.size
     except RecordError:  # to be told when that record is read
         return False
 
@@ -313,32 +302,40 @@ def _images_of_insightface(
     Raises:
         RecordError: the index is not that of the file, or the records contradict the header.
     """
-    announced, e = int(header[0]), header[1]
-    count, last = len(index.keys), int(index.keys[-1])
-    spacing = int(np.spacing(np.float32(e))) if e >= EXACT_KEYS else 0
-    if count != last + 1 or abs(count - e) > spacing or _misses_records(file, index):
+    (start, end), count = header, len(index.keys)
+    if (
+        not (1 <= start <= end < 2.0**53 and start.is_integer())
+        or count != index.keys[-1] + 1
+        or abs(count - end) > _rounding(end)
+    ):
         raise RecordError(
-            f"{file.path.with_suffix('.idx')}: lists {count:,} records, the last key {last}, "
-            f"where the header record of {file.path.name} announces {e:,.0f}, or not all of the "
-            f"file; restore the index, or write one from the ids in the records with {REPAIR}"
+            f"{file.path.with_suffix('.idx')}: lists {count:,} records, the last key "
+            f"{index.keys[-1]}, where the header record of {file.path.name} announces range "
+            f"records from key {start:.0f} to {end:,.0f}; restore both, or write an index from the "
+            f"ids in the records with {REPAIR}"
         )
 
     def has_image(key: int) -> bool:
-        if key > last:
+        if key >= count:
             return False
         where = f"{file.path}, key {key}, offset {index.offsets[key]}"
         return len(unpack(file.read(int(index.offsets[key]), key), where).image) > 0
 
-    spacing = int(np.spacing(np.float32(announced))) if announced >= EXACT_KEYS else 0
-    first = announced - spacing
-    if not spacing or has_image(first):
-        for end in range(first + bool(spacing), announced + spacing + 1):
-            if not has_image(end):
-                return RecordIndex(index.keys[1:end], index.offsets[1:end])
-    raise RecordError(
-        f"{file.path}, key {announced}: the header record announces that the images end here "
-        f"within {spacing} keys, but the records do not, or there holds an image; restore the file"
-    )
+    first, slack = int(start), _rounding(start)
+    near = range(first - slack, first + slack + 1)
+    stop = next((key for key in near if not has_image(key)), None)
+    if stop is None or (slack and stop == near[0]):
+        raise RecordError(
+            f"{file.path}, key {first}: the header record announces that the images end here "
+            f"within {slack} keys, but the records do not, or there holds an image; restore the "
+            "file"
+        )
+    return RecordIndex(index.keys[1:stop], index.offsets[1:stop])
+
+
+def _rounding(number: float) -> int:
+    """Return by how much a whole number in float32 may be another one than was meant."""
+    return int(np.spacing(np.float32(number)) / 2)
 
 
 def _read_class_names(folder: Path, num_classes: int) -> list[str] | None:
@@ -386,60 +383,52 @@ def write_image_records(
     *,
     num_classes: int | None = None,
     image_size: tuple[int, int] = (112, 112),
-    layout: Layout = "insightface",
 ) -> int:
     """Write a training pack: ``prefix.rec``, ``.idx``, ``.lst``, and ``property`` beside them.
 
-    Images get the keys 1, 2, … (0, 1, … in the im2rec layout) in the order of the stream. All
-    files appear only if everything went well; the same stream always gives the same bytes.
+    Images get the keys 1, 2, … in the order of the stream. The layout is InsightFace's, or im2rec's
+    where a class is not in one row or float32 does not hold all keys. All files appear only if
+    everything went well; the same stream always gives the same bytes.
 
     Args:
         prefix: path without suffix, as in ``data/train``.
-        items: (class, name, encoded image); for the insightface layout grouped by class.
+        items: (class, name, encoded image), best grouped by class.
         num_classes: for ``property``; by default one more than the largest class.
         image_size: (height, width) in pixels, for ``property``.
-        layout: becomes "im2rec" where float32 does not hold all keys.
 
     Returns:
         How many images were written.
 
     Raises:
-        RecordError: a class or name that the files cannot hold, an empty image, a stream that is
-            empty or not grouped, or a disk that is full.
+        RecordError: a class or name that the files cannot hold, an empty image or stream, or a disk
+            that is full.
     """
     path = prefix.with_name(prefix.name + ".rec")
     limit = CLASS_LIMIT if num_classes is None else num_classes
-    first_key = key = int(layout == "insightface")
+    key, current, largest, grouped = 1, -1, -1, True
     groups: dict[int, int] = {}  # class → first key, in order of appearance
-    current = largest = -1
     with contextlib.ExitStack() as stack:
         # Left in the opposite order, so that `property`, the seal on the set, comes last.
         side = stack.enter_context(atomic_file(prefix.with_name("property")))
         lines = stack.enter_context(atomic_file(prefix.with_name(prefix.name + ".lst")))
-        writer = stack.enter_context(record_writer(path))
+        write = stack.enter_context(record_writer(path))
         for label, name, image in items:
             _check_item(path, label, name, image, limit)
-            if first_key and label != current:
-                if label in groups:
-                    raise RecordError(
-                        f"{path}: class {label} comes back at {name!r} after other classes, but "
-                        "the insightface layout needs the images of a class in one row; sort the "
-                        'images by class, or choose layout="im2rec"'
-                    )
-                groups[label] = key
+            grouped &= label == current or label not in groups
+            groups.setdefault(label, key)
             current, largest = label, max(largest, label)
-            writer.write(pack(ImageRecord(0, float(label), key, 0, image)), key)
+            write(pack(ImageRecord(0, float(label), key, 0, image)), key)
             lines.write(f"{key}\t{label}\t{name}\n".encode())
             key += 1
-        if key == first_key:
+        if not groups:
             raise RecordError(f"{path}: there are no images to write; check the source")
         # The header record also holds the number after the last key, which must be exact as well.
-        if first_key and key + len(groups) <= EXACT_KEYS:
-            _write_ranges(writer, groups, key)
+        if grouped and key + len(groups) <= EXACT_KEYS:
+            _write_ranges(write, groups, key)
         height, width = image_size
         # Without a second line, at which InsightFace's `load_property` for mxnet would stop.
         side.write(f"{limit if num_classes else largest + 1},{height},{width}\n".encode())
-    return key - first_key
+    return key - 1
 
 
 def _check_item(path: Path, label: int, name: str, image: bytes, limit: int) -> None:
@@ -452,10 +441,10 @@ def _check_item(path: Path, label: int, name: str, image: bytes, limit: int) -> 
         )
 
 
-def _write_ranges(writer: RecordWriter, groups: dict[int, int], end: int) -> None:
+def _write_ranges(write: Callable[[bytes, int], int], groups: dict[int, int], end: int) -> None:
     """Write the range records and, physically last as InsightFace has it, the header record."""
     starts = list(groups.values())
     ranges = [*zip(starts, [*starts[1:], end], strict=True), (end, end + len(starts))]
     keys = [*range(end, end + len(starts)), 0]
     for key, span in zip(keys, ranges, strict=True):
-        writer.write(pack(ImageRecord(2, np.array(span, np.float32), key, 0, b"")), key)
+        write(pack(ImageRecord(2, np.array(span, np.float32), key, 0, b"")), key)

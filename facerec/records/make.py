@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,7 +29,13 @@ from facerec.records.images import (
 )
 from facerec.records.layout import CLASSES_FILE, RecordImages, read_list, write_image_records
 from facerec.records.proposals import combine, read_proposals
-from facerec.records.recordio import RecordFile, RecordIndex, record_writer, unpack, write_index
+from facerec.records.recordio import (
+    HEADER_BYTES,
+    RecordFile,
+    rebuild_index,
+    record_writer,
+    write_index,
+)
 from facerec.records.shards import PARQUET, set_kind
 from facerec.records.table_images import TableImages
 from facerec.records.training_set import Data, open_images
@@ -347,11 +352,8 @@ def _write_set(
 def repair_records(records: Path, out: Path | None = None) -> list[str]:
     """Write the index of a record file anew, or copy its whole records into a new file.
 
-    Keys are the ids in the records where these differ, which InsightFace's ``train.rec`` needs (it
-    announces subjects as a range of keys), else the numbers 0, 1, … in file order.
-
     Args:
-        records: a ``.rec`` file, which stays as it is.
+        records: a ``.rec`` file, which stays as it is; keys are found as in `rebuild_index`.
         out: new ``.rec`` file; without one, ``FILE.idx`` is written, and what was there is kept as
             ``FILE.idx.old``.
 
@@ -364,54 +366,38 @@ def repair_records(records: Path, out: Path | None = None) -> list[str]:
         RecordError: the file is damaged (without ``out``) or has no whole record, or what would be
             written is there already or cannot be written.
     """
-    target = records.with_suffix(".idx.old") if out is None else out
+    path = records.with_suffix(".idx")
+    target = path.with_suffix(".idx.old") if out is None else out
     if target.exists() or (out is not None and out.suffix != ".rec"):
         raise RecordError(
             f"{target}: is there already, or is not called X.rec; move it away, or choose another "
             "name"
         )
     file = RecordFile(records)
-    ids, offsets, ranges, parsed = array("Q"), array("q"), set[int](), True
-    for offset, payload in file.scan(salvage=out is not None):
-        offsets.append(offset)
-        try:
-            record = unpack(payload, "")
-        except RecordError:
-            parsed = False
-            continue
-        ids.append(record.id)
-        if record.flag == 2 and not record.image:
-            ranges.add(offset)
-    if not offsets:
-        raise RecordError(
-            f"{records}: no whole record among its {file.size:,} bytes; check that this is a "
-            "record file, and restore it from its source"
-        )
-    keys = np.asarray(ids)
-    if not parsed or len(np.unique(keys)) < len(keys) or keys.max() >= 1 << 63:
-        keys = np.arange(len(offsets))
-    index = RecordIndex(keys.astype(np.int64), np.asarray(offsets))
+    index = rebuild_index(file, salvage=out is not None)
     if out is None:
-        path = records.with_suffix(".idx")
         check_place(path, RecordError)
-        said = [f"{path}: {len(offsets):,} records"]
+        said = [f"{path}: {len(index.keys):,} records"]
         if path.exists():
             with atomic_path(target, RecordError) as temporary:
                 shutil.copyfile(path, temporary)
             said.insert(0, f"{target}: the index as it was")
         write_index(path, index)
         return said
+    kept = 0
+    with record_writer(out) as write:
+        for key, offset in np.transpose(index).tolist():
+            payload = file.read(offset)
+            # Of two labels and nothing else.
+            if not (file.damages and len(payload) == HEADER_BYTES + 8 and payload[0] == 2):
+                write(payload, key)
+                kept += 1
     said = [
         f"passed over {stop - start:,} bytes from offset {start:,}: {reason}"
         for start, stop, reason in file.damages
     ]
-    lost = ranges if file.damages else set()
-    with record_writer(out) as writer:
-        for key, offset in zip(index.keys.tolist(), offsets, strict=True):
-            if offset not in lost:
-                writer.write(file.read(offset), key)
     return [
         *said,
-        f"{out}: {len(offsets) - len(lost):,} whole records; damaged places passed over: "
-        f"{len(said):,}; records without an image, announcing lost keys, left out: {len(lost):,}",
+        f"{out}: {kept:,} whole records; damaged places passed over: {len(said):,}; records "
+        f"without an image, announcing lost keys, left out: {len(index.keys) - kept:,}",
     ]

@@ -17,7 +17,8 @@ import io
 import mmap
 import os
 import struct
-from collections.abc import Iterator
+from array import array
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -105,8 +106,21 @@ class RecordFile:
         Raises:
             RecordError: the file is damaged (without ``salvage``).
         """
-        for offset in self.offsets(salvage):
-            yield offset, self.read(offset)
+        self.damages, position = [], 0
+        while position < self.size:
+            try:
+                end = self.record_end(position)
+            except RecordError as problem:
+                if not salvage:
+                    raise
+                end = self._next_beginning(position + 4)
+                start, reason = position, str(problem)
+                if self.damages and self.damages[-1][1] == position:
+                    start, _, reason = self.damages.pop()
+                self.damages.append((start, end, reason))
+            else:
+                yield position, self.read(position)
+            position = end
 
     def words(self) -> np.ndarray:
         """Return the mapped file as little-endian uint32 words, ``(size // 4,)``, not copied."""
@@ -136,25 +150,6 @@ class RecordFile:
             f"{self.path}: the file was cut short or changed while it was read, from "
             f"{self.size:,} bytes to {size:,}; restore it and begin again"
         )
-
-    def offsets(self, salvage: bool = False) -> Iterator[int]:
-        """Yield the offsets of all records, as `scan` does, without reading data."""
-        self.damages = []
-        position = 0
-        while position < self.size:
-            try:
-                end = self.record_end(position)
-            except RecordError as problem:
-                if not salvage:
-                    raise
-                end = self._next_beginning(position + 4)
-                start, reason = position, str(problem)
-                if self.damages and self.damages[-1][1] == position:
-                    start, _, reason = self.damages.pop()
-                self.damages.append((start, end, reason))
-            else:
-                yield position
-            position = end
 
     def _next_beginning(self, position: int) -> int:
         data = self.content
@@ -285,26 +280,20 @@ def class_of(
     Raises:
         RecordError: the label is no class.
     """
-    labels = record.label if isinstance(record.label, np.ndarray) else (record.label,)
-    index = label_index or 0
+    labels, index = np.atleast_1d(record.label), label_index or 0
     if (label_index is None and record.flag >= 3) or not 0 <= index < len(labels):
         raise RecordError(
             f"{where}: {len(labels)} labels, as in a pack for object detection, of which "
             f"label_index {label_index} names none as the class; choose one from 0"
         )
     value = float(labels[index])
-    limit = CLASS_LIMIT if num_classes is None else min(num_classes, CLASS_LIMIT)
-    if limit <= value < CLASS_LIMIT and value.is_integer():
-        raise RecordError(
-            f"{where}: label {value:.0f} is beyond the {limit:,} classes that the file `property` "
-            "beside it announces; correct that (num_classes,height,width), or remove it to have "
-            "the classes counted"
-        )
+    limit = min(num_classes or CLASS_LIMIT, CLASS_LIMIT)
     # NaN fails every comparison, infinity the upper one.
     if not 0 <= value < limit or not value.is_integer():
+        announced = " that the file `property` beside it announces" if num_classes else ""
         raise RecordError(
-            f"{where}: label {value:.9g} is not a class, as it is no whole number from 0 below "
-            f"{limit:,}; mend or remove the record"
+            f"{where}: label {value:.9g} is not a class, a whole number from 0 below the "
+            f"{limit:,}{announced}; mend or remove the record, or what announces its classes"
         )
     return int(value)
 
@@ -349,12 +338,9 @@ def read_index(path: str | os.PathLike[str], record_size: int) -> RecordIndex:
         raise RecordError(
             f"{path}: two integers a line are expected, key TAB offset ({problem}); {advice}"
         ) from problem
-    # First without a table as long as the index; only a bad one is worth the memory.
-    if len(keys) and (
-        np.bitwise_or.reduce(offsets) % 4 or offsets.max() > record_size - 8 or table.min() < 0
-    ):
-        wrong = (offsets % 4 != 0) | (offsets > record_size - 8) | (table.min(axis=1) < 0)
-        line = np.flatnonzero(wrong)[0]
+    wrong = (offsets % 4 != 0) | (offsets > record_size - 8) | (offsets < 0) | (keys < 0)
+    if wrong.any():
+        line = wrong.argmax()
         raise RecordError(
             f"{path}, key {keys[line]}: no record can begin at offset {offsets[line]} of a record "
             f"file of {record_size:,} bytes; {advice}"
@@ -367,14 +353,33 @@ def read_index(path: str | os.PathLike[str], record_size: int) -> RecordIndex:
     return RecordIndex(keys, offsets)
 
 
-def rebuild_index(path: str | os.PathLike[str]) -> RecordIndex:
-    """Find the records of a file by one sequential pass; their keys are 0 … N-1 in file order.
+def rebuild_index(file: RecordFile, salvage: bool = False) -> RecordIndex:
+    """Find the records of a file by one sequential pass.
+
+    Keys are the ids in the records where these differ, which InsightFace's ``train.rec`` needs (it
+    announces subjects as a range of keys), else the numbers 0, 1, … in file order.
+
+    Args:
+        file: the records.
+        salvage: see `RecordFile.scan`.
 
     Raises:
-        RecordError: the file is missing or damaged.
+        RecordError: the file is damaged (without ``salvage``), or has no whole record.
     """
-    offsets = np.fromiter(RecordFile(path).offsets(), dtype=np.int64)
-    return RecordIndex(np.arange(len(offsets), dtype=np.int64), offsets)
+    offsets, ids = array("q"), array("Q")
+    for offset, payload in file.scan(salvage):
+        offsets.append(offset)
+        with contextlib.suppress(RecordError):  # a record of something else than an image
+            ids.append(unpack(payload, "").id)
+    if not offsets:
+        raise RecordError(
+            f"{file.path}: no whole record among its {file.size:,} bytes; check that this is a "
+            "record file, and restore it from its source"
+        )
+    keys = np.asarray(ids)
+    if len(np.unique(keys)) < len(offsets) or keys.max() >= 1 << 63:
+        keys = np.arange(len(offsets))
+    return RecordIndex(keys.astype(np.int64), np.asarray(offsets))
 
 
 def write_index(path: str | os.PathLike[str], index: RecordIndex) -> None:
@@ -398,35 +403,23 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
         yield file
 
 
-class RecordWriter:
-    """Appends records to an open file and their lines to its index, see `record_writer`."""
-
-    def __init__(self, file: BinaryIO, index: BinaryIO) -> None:
-        self._file, self._index, self._size = file, index, 0
-
-    def write(self, payload: bytes, key: int) -> int:
-        """Append one record and return its offset.
-
-        Args:
-            payload: at most 2**29 - 1 bytes.
-            key: its key in the index, another one for each record.
-
-        Raises:
-            RecordError: the payload is too long.
-        """
-        record, offset = encode_record(payload), self._size
-        self._file.write(record)
-        self._index.write(f"{key}\t{offset}\n".encode())
-        self._size += len(record)
-        return offset
-
-
 @contextlib.contextmanager
-def record_writer(path: Path) -> Iterator[RecordWriter]:
+def record_writer(path: Path) -> Iterator[Callable[[bytes, int], int]]:
     """Write a ``.rec`` file and its ``.idx``, both whole or not at all.
 
+    Yields:
+        What appends a payload, of at most 2**29 - 1 bytes, under a key of its own, and returns its
+        offset.
+
     Raises:
-        RecordError: the disk is full.
+        RecordError: the disk is full, or a payload is too long.
     """
     with atomic_file(path.with_suffix(".idx")) as index, atomic_file(path) as file:
-        yield RecordWriter(file, index)
+
+        def write(payload: bytes, key: int) -> int:
+            offset = file.tell()
+            file.write(encode_record(payload))
+            index.write(f"{key}\t{offset}\n".encode())
+            return offset
+
+        yield write

@@ -91,7 +91,7 @@ def test_our_writer_repeats_the_bytes_of_mxnet(shared_data, tmp_path):
         file, offsets = by_key(shared_data / f"records/{name}.rec")
         with record_writer(tmp_path / "copy.rec") as writer:
             for key, offset in offsets.items():
-                writer.write(file.read(offset), key)
+                writer(file.read(offset), key)
         for suffix in (".rec", ".idx"):
             original = (shared_data / f"records/{name}").with_suffix(suffix)
             assert (tmp_path / "copy").with_suffix(suffix).read_bytes() == original.read_bytes()
@@ -123,7 +123,7 @@ def test_broken_index_files(shared_data):
         with pytest.raises(RecordError, match=rf"{name}\.idx.* {words}"):
             by_key(folder / f"{name}.rec")
         # The last record of idx_past_end is good as well, only not reached by its index.
-        assert rebuild_index(folder / f"{name}.rec").offsets.tolist() == [
+        assert rebuild_index(RecordFile(folder / f"{name}.rec")).offsets.tolist() == [
             0, 7708, 12688, 18696, 24356
         ]  # fmt: skip
 
@@ -162,11 +162,12 @@ def test_writer_and_readers_round_trip(contents, random):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "a.rec")
         with record_writer(path) as writer:
-            offsets = [writer.write(p, key) for p, key in zip(contents, keys, strict=True)]
+            offsets = [writer(p, key) for p, key in zip(contents, keys, strict=True)]
         file, found = by_key(path)
         assert list(file.scan()) == list(zip(offsets, contents, strict=True))
         assert list(found) == keys and [file.read(found[key]) for key in keys] == contents
-        assert rebuild_index(path).offsets.tolist() == offsets
+        if contents:
+            assert rebuild_index(file).offsets.tolist() == offsets
         assert payloads(file, salvage=True) == contents
         assert file.damages == []
 

@@ -128,5 +128,5 @@ def _read_kept(path: Path, note: Mapping[str, Any]) -> dict[bytes, NDArray[np.fl
     found = read_embeddings(path) if path.exists() else None
     if found is None or found.note != json.loads(json.dumps(note)):
         return {}
-    rows = pd.Series(np.arange(len(found.norms))).groupby(cast(Any, found.digests).tolist())
-    return {digest: found.vectors[at] for digest, at in rows.indices.items()}
+    rows: Any = pd.Series(found.norms).groupby(cast(Any, found.digests).tolist()).indices
+    return {digest: found.vectors[at] for digest, at in rows.items()}

@@ -118,11 +118,8 @@ class Calibration:
         fits = len(shape) == 2 and self.entries.shape == shape and probes == shape[:1] and probes[0]
         fits = fits and self.entries.max() < self.entry_subjects.size
         if not fits or np.isnan(self.scores).any() or self.eligible.min() < 1:
-            raise MetricError(
-                f"a calibration has scores (P, m) of probes with entries of other subjects, found "
-                f"{shape} of {probes} probes with {self.entry_subjects.size} entries; enrol two "
-                "people or more, or give embeddings of impostors, and calibrate again"
-            )
+            found = f"{shape} scores of {probes} probes with {self.entry_subjects.size} entries"
+            raise MetricError(f"{found} make no calibration; enrol two people, or give impostors")
 
     @classmethod
     def from_scores(
@@ -242,10 +239,7 @@ class Calibration:
         """
         target = float(parse_rate(fpir))
         if not 0 < target < 1 or size < 1:
-            raise MetricError(
-                f"FPIR {fpir} in a gallery of {size} is no target; give a rate above 0 and below 1 "
-                "and at least one entry"
-            )
+            raise MetricError(f"FPIR {fpir} among {size} is no target; give a rate between 0 and 1")
         # Above the highest score whose acceptance would break the target.
         steps = np.unique(self.scores[np.isfinite(self.scores)]).tolist()
         most = target * (1 + 1e-12)
@@ -255,11 +249,9 @@ class Calibration:
         if size <= self.entry_subjects.size and self._alarming(lowest) >= FEWEST_ALARMS:
             return self.fpir(lowest, size)
         if self.tail is None or len(self.scores) < FEWEST_ALARMS:
-            raise MetricError(
-                f"{len(self.scores):,} probes with {self.entry_subjects.size:,} entries carry no "
-                f"threshold for FPIR {target:g} in a gallery of {size:,}; calibrate with more "
-                "impostors, or give a threshold"
-            )
+            few = f"{len(self.scores):,} probes with {self.entry_subjects.size:,} entries carry no"
+            what = f"{few} threshold for FPIR {target:g} in a gallery of {size:,}"
+            raise MetricError(f"{what}; calibrate with more impostors, or give a threshold")
         # The tail has no say in scores at which the data itself breaks the target.
         reached = np.partition(self.scores[:, 0], -FEWEST_ALARMS)[-FEWEST_ALARMS]
         begin = max(-1.0, min(float(just_above(reached)), lowest))

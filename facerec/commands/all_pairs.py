@@ -65,10 +65,8 @@ def all_pairs(
     if subjects is not None:
         names, groups, unused = read_members(subjects, file.ids, group)
     elif group is not None or names is None or (names == "").any():
-        raise DatasetError(
-            f"{embeddings}: it does not say of all images who is on them, nor groups; name a table "
-            "with the columns image_id,subject_id with --subjects"
-        )
+        how = "name a table with the columns image_id,subject_id with --subjects"
+        raise DatasetError(f"{embeddings}: it does not say who is on all images, nor groups; {how}")
     assert names is not None
     compared = np.ones(len(names), bool) if groups is None else groups != ""
     left_out = int(np.count_nonzero(~compared))

@@ -92,16 +92,13 @@ def enroll(
     from facerec.galleries.group_table import named_groups
     from facerec.galleries.report import print_groups, print_thresholds
 
-    failures, export = also.failures, also.export
+    export = also.export
     if images is None and (expires or not (delete or expire or impostors or export)):
         raise FacerecError("there is nothing to do: name images, or people to --delete")
     if expires is not None and expires < datetime.now(timezone.utc).date():
         raise FacerecError(f"--expires {expires}: that day is over; give a later one")
     if group is not None and (subjects is None or images is None or impostors is not None):
-        raise FacerecError(
-            "--group is a column of a table of the people who are enrolled and stand in for "
-            "strangers; give it with images and --subjects, and without --impostors"
-        )
+        raise FacerecError("--group goes with images and --subjects, and without --impostors")
     for path, suffix in ((export, ".parquet"), (gallery, ".npz")):
         if path is not None and path.suffix.lower() != suffix:
             raise DatasetError(f"{path}: let its name end in {suffix}, as the format is that")
@@ -115,34 +112,40 @@ def enroll(
     detector = embedder.aligner if isinstance(embedder.aligner, Detector) else None
     if face is not None and detector is None:
         raise FacerecError("--face chooses among faces that a detector finds; name it with --align")
+    come: list[str] = []
+    groups: dict[str, str] = {}
     # Whoever reads the file to write it again must be alone with it from the first to the last.
     with Gallery.claim(gallery):
         opened = Gallery.read(gallery) if gallery.exists() else None
-        if opened is None and (images is None or delete or expire):
+        if opened is not None:
+            if expire:
+                gone = opened.subjects[opened.expired].tolist()
+                console.print(f"expired: {len(gone):,} of {people_words(len(opened))}")
+                delete = (*delete, *gone)
+            if delete:
+                opened.delete(*dict.fromkeys(map(same_name, delete)))
+        elif images is None or delete or expire:
             raise DatasetError(f"{gallery}: there is no such gallery; enrol people first")
-        if opened is not None and expire:
-            gone = opened.subjects[opened.expired].tolist()
-            console.print(f"expired: {len(gone):,} of {people_words(len(opened))}")
-            delete = (*delete, *gone)
-        if opened is not None and delete:
-            opened.delete(*dict.fromkeys(map(same_name, delete)))
         if images is not None:
             if detector is not None:
                 detector.number = face
             embeddings = embedder.read(images, console, None if opened is None else opened.space)
             if subjects is not None:
                 assert embeddings.ids is not None
-                who, groups = named_groups(subjects, embeddings.ids), None
+                who, values = named_groups(subjects, embeddings.ids), None
                 if who is None:
-                    who, groups, _ = read_members(subjects, embeddings.ids, group)
+                    who, values, _ = read_members(subjects, embeddings.ids, group)
+                if values is not None:
+                    groups = dict(zip(who.tolist(), values.tolist(), strict=True))
                 embeddings = replace(embeddings, subjects=who)
             print_notes([alike_note(embeddings, embeddings.subjects)], console)
             opened = opened or Gallery(Space.of(embeddings))
             opened.score_calibration = embedder.worth or opened.score_calibration
             enrolled = opened.enroll(embeddings, str(images), expires)
+            come = [*enrolled.enrolled, *enrolled.extended]
             del embeddings
             # What failed is said before anything can go wrong with the file.
-            _print_enrolment(enrolled, failures, console)
+            _print_enrolment(enrolled, also.failures, console)
         assert opened is not None
         if detector is not None:
             detector.number = 1  # whoever is a stranger's neighbour is a stranger too
@@ -157,20 +160,16 @@ def enroll(
         # All else before the gallery, so that a command that ended early has changed nothing.
         if export is not None:
             opened.export(export)
-        now, alarms = opened.current(), None
-        if images is not None:
-            come = [*enrolled.enrolled, *enrolled.extended]
-            with progress_bar(console, "templates") as progress:
-                alarms = find_alarms(opened, come, progress)
+        now = opened.current()
+        with progress_bar(console, "templates") as progress:
+            alarms = find_alarms(now, come, progress)
         with console.capture() as found:
             print_expired(opened, gallery, console)
             points = print_thresholds(now.calibration, len(now), console) if len(now) else []
-            if group is not None and who is not None and groups is not None:
-                known = dict(zip(who.tolist(), groups.tolist(), strict=True))
-                own = [known.get(name, "") for name in now.subjects.tolist()]
+            if group is not None:
+                own = [groups.get(name, "") for name in now.subjects.tolist()]
                 print_groups(now, own, points, console)
-            if alarms is not None:
-                print_alarms(alarms, len(come), console)
+            print_alarms(alarms, len(come), console)
         opened.write(gallery)
     if old is not None:
         with Gallery.claim(old):
@@ -178,10 +177,8 @@ def enroll(
             moved = [name for name in come if name in before]
             before.delete(*moved)
             before.write(old)
-        console.print(
-            f"old gallery {old}: {people_words(len(moved))} taken out, {len(before):,} left"
-            + (f"; nobody needs {old} any more" if not len(before) else "")
-        )
+        rest = f"{len(before):,} left" if len(before) else f"0 left; nobody needs {old} any more"
+        console.print(f"old gallery {old}: {people_words(len(moved))} taken out, {rest}")
     if delete:
         console.print(f"deleted: {', '.join(delete)}")
         console.print(

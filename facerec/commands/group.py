@@ -96,11 +96,8 @@ def group(
     console.print(group_table(found, faces.index, 10).terminal())
     console.print(verdict, style="bold")
     if not counts["groups of several"]:
-        console.print(
-            "no two faces are surely of one person: photos of few people tell too little of how "
-            "alike strangers are; add photos of other people, empty the column group, run it again",
-            style="yellow",
-        )
+        how = "add photos of other people, empty the column group, run it again"
+        console.print(f"no two faces are surely of one person; {how}", style="yellow")
     console.print(f"table: {out / TABLE}, page: {out / PAGE}")
 
 
@@ -145,10 +142,8 @@ def _faces(
         kept = np.isin(cast(Any, old.ids), before.index)  # people may take rows out
         joined = {name: np.concatenate([getattr(old, name)[kept], joined[name]]) for name in joined}
     if lost := sorted({*before.index} - {*joined["ids"].tolist()}):
-        raise DatasetError(
-            f"{out / TABLE}: the row of {lost[0]!r} is of no face that is known; give it the "
-            "image_id back that it had, or take it out"
-        )
+        why = "is of no face that is known; give it its image_id back, or take it out"
+        raise DatasetError(f"{out / TABLE}: the row of {lost[0]!r} {why}")
     table = pd.concat([before, rows[here]]).reindex(joined["ids"], fill_value="")
     failed_rows = np.flatnonzero(np.isnan(joined["norms"]))
     why = dict(zip(failed_rows.tolist(), table["remark"].iloc[failed_rows], strict=True))

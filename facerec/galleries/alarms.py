@@ -47,7 +47,7 @@ def find_alarms(
 
     now = gallery.current()
     size, names, templates = len(now), now.subjects, now.templates
-    if size < FEWEST:
+    if size < FEWEST or not len(subjects):
         return pd.DataFrame()
     asked = now.rows_of(np.array(subjects, np.str_))
     asked = asked[asked >= 0][:CALIBRATION_PROBES]

@@ -102,10 +102,7 @@ class Bridge:
         """
         spaces = Space.of(old), Space.of(new)
         if spaces[0] == spaces[1]:
-            raise ModelError(
-                f"{where} are of one network, {spaces[0].name}, so there is nothing "
-                "to translate; embed the photos with the old network and with the new one"
-            )
+            raise ModelError(f"{where} are of one network, {spaces[0].name}; embed with both")
         entries, probes, who = _same_photos(old, new, where)
         folds = [np.flatnonzero(who * _FOLDS // (who[-1] + 1) == fold) for fold in range(_FOLDS)]
         own = [(probes[fold].T @ probes[fold], probes[fold].T @ entries[fold]) for fold in folds]
@@ -174,19 +171,15 @@ def _same_photos(old: Embeddings, new: Embeddings, where: str) -> tuple[_Array, 
     mine, theirs = mine[usable], theirs[usable]
     if old.digests is not None and new.digests is not None:
         if (odd := old.digests[mine] != new.digests[theirs]).any():
-            raise DatasetError(
-                f"{where}: {str(old.ids[mine][odd][0])!r} is another photo in each; embed the same "
-                "photos with both networks"
-            )
+            name = str(old.ids[mine][odd][0])
+            raise DatasetError(f"{where}: {name!r} is another photo in each; embed the same photos")
         # A photo that is there twice may be in two folds, and make the price too good.
         once = np.unique(old.digests[mine], return_index=True)[1]
         mine, theirs = mine[once], theirs[once]
     _, who, photos = np.unique(names[mine], return_inverse=True, return_counts=True)
     if (several := int((photos > 1).sum())) < FEWEST:
-        raise DatasetError(
-            f"{where}: {several:,} named people have two photos or more that are in both, and a "
-            f"bridge needs {FEWEST}; embed more photos of other people with both networks"
-        )
+        found = f"{several:,} named people have two photos or more that are in both"
+        raise DatasetError(f"{where}: {found}, and a bridge needs {FEWEST}; embed more people")
     who = np.random.default_rng(0).permutation(len(photos))[who]
     order = np.argsort(who, kind="stable")
     return _unit(old.vectors[mine[order]]), _unit(new.vectors[theirs[order]]), who[order]

@@ -89,10 +89,8 @@ def clean_set(
         none = list(_without_face(images[rows], names[rows], scores, face_limit))
         rows = rows[~(scores < face_limit)]
     if len(rows) < 4:
-        raise MetricError(
-            f"{len(rows)} of {len(raw)} images have an embedding and a label, and to compare takes "
-            "four at least; check the images and their labels"
-        )
+        found = f"{len(rows)} of {len(raw)} images have an embedding and a label"
+        raise MetricError(f"{found}, and to compare takes four; check the images and their labels")
     unit, images = unit_rows(raw, norms, rows), images[rows]
     words, label = np.unique(names[rows], return_inverse=True)
     count, chosen = len(words), choose_device(device)

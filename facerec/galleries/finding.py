@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from facerec.base.errors import DatasetError, ImageError
 from facerec.base.files import check_place
 from facerec.embedding.align import NotAcquiredError
-from facerec.embedding.extraction import (
-    Embeddings,
-    Image,
-    describe_embedding,
-    extract,
-    image_digest,
-)
+from facerec.embedding.extraction import Embeddings, describe_embedding, image_digest
 from facerec.embedding.file import read_embeddings, write_embeddings
 from facerec.embedding.recognizer import FaceRecognizer, Photo, loaded, read_photo
 from facerec.records.images import FolderImages
 
-_Faces = dict[bytes, list[NDArray[np.float32]]]
-"""`image_digest` of a photo → the embeddings of its faces, the largest first."""
+_NOBODY = np.empty((0, 0), np.float32)
 
 
 @dataclass(frozen=True)
@@ -79,36 +73,24 @@ def find(
     wanted = own.embed(asked)
     if said := own.misplaced(image, where) or own.unlike(own.face_score(wanted), where):
         raise NotAcquiredError(said)
+    file = Path(f"{Path(people).resolve()}.facerec.npz")
     how: Any = {"flip": own.flip, "batch_size": own.model.batch_size}
-    file = Path(f"{Path(people).resolve()}.facerec.npz") if keep else None
     note = describe_embedding(own.model, align=own.detector, **how)
-    known = {} if file is None else _read_kept(file, note)
-    new, seen = list[bytes](), list[tuple[str, bytes, str]]()
-
-    def faces() -> Iterator[Image]:
-        """Yield the faces of all photos that are not known, each of its digest in ``new``."""
-        for index, name in enumerate(source.ids.tolist()):
-            where, digest, said = source.where(index), b"", ""
-            try:
-                data = source.encoded(index)
-                image, digest = read_photo(data, where)[0], image_digest(data)
-                said = own.misplaced(image, name)
-                for face, _ in own.faces(image, where) if digest not in known else ():
-                    new.append(digest)
-                    yield face
-            except ImageError as error:
-                said = str(error)
-            known.setdefault(digest, [])
-            seen.append((name, digest, said))
-
-    for digest, vector in zip(new, extract(own.model, faces(), **how).vectors, strict=True):
-        known[digest].append(vector)
-    if file is not None:
-        _write_kept(file, {digest: name for name, digest, _ in seen}, known, note)
-    found = []
-    for name, digest, said in seen:
+    faces = _read_kept(file, note) if keep else {}
+    found, names = [], dict[bytes, str]()
+    for index, name in enumerate(source.ids.tolist()):
+        where, vectors, said = source.where(index), _NOBODY, ""
+        try:
+            data = source.encoded(index)
+            image, digest = read_photo(data, where)[0], image_digest(data)
+            said = own.misplaced(image, name)
+            if digest not in faces:
+                faces[digest] = own.embed([face for face, _ in own.faces(image, where)])
+            vectors, names[digest] = faces[digest], name
+        except ImageError as error:
+            said = str(error)
         rows = []
-        for number, vector in enumerate(known[digest], 1):
+        for number, vector in enumerate(vectors, 1):
             cosine, score = float(own.similarity(wanted, vector)), own.face_score(vector)
             unknown = said or own.unlike(score, name)
             rows.append((not unknown, cosine, number, score, unknown))
@@ -119,33 +101,32 @@ def find(
         more = f"{name}: {len(rows)} faces, face {number} from the largest on is most alike"
         notes = [unknown] if not rows else [several, more * (len(rows) > 1), unknown]
         found.append(Found(name, cosine, same, "; ".join(filter(None, notes)), score))
+    if keep and names:
+        kept = [faces[digest] for digest in names]
+        digests = np.repeat([*names], [len(each) for each in kept])
+        ids = [
+            f"{name} face {number}"
+            for name, each in zip(names.values(), kept, strict=True)
+            for number in range(1, len(each) + 1)
+        ]
+        vectors = np.concatenate(kept)
+        norms = np.linalg.norm(vectors, axis=1)
+        every = Embeddings(vectors, norms, own.flip, np.array(ids), note=note, digests=digests)
+        write_embeddings(file, every)
     return sorted(found, key=lambda item: (math.isnan(item.similarity), -item.similarity))
 
 
-def _read_kept(path: Path, note: Mapping[str, Any]) -> _Faces:
-    """Return what `_write_kept` wrote, if it was made as a note says; else nothing.
+def _read_kept(path: Path, note: Mapping[str, Any]) -> dict[bytes, NDArray[np.float32]]:
+    """Return the embeddings of the faces of photos that a file keeps, by `image_digest`.
+
+    There are none where it was made otherwise than a note says.
 
     Raises:
         DatasetError: it is damaged, or a link.
     """
     check_place(path, DatasetError)
-    faces: _Faces = {}
     found = read_embeddings(path) if path.exists() else None
-    if found is not None and found.note == json.loads(json.dumps(note)):
-        for digest, vector in zip(cast(Any, found.digests).tolist(), found.vectors, strict=True):
-            faces.setdefault(digest, []).append(vector)
-    return faces
-
-
-def _write_kept(path: Path, photos: Mapping[bytes, str], faces: _Faces, note: Any) -> None:
-    """Write the embeddings of the faces of photos that have a digest and a name; none, no file."""
-    rows = [
-        (f"{name} face {number}", digest, vector)
-        for digest, name in photos.items()
-        for number, vector in enumerate(faces[digest], 1)
-    ]
-    if rows:
-        ids, digests, vectors = map(np.array, zip(*rows, strict=True))
-        norms = np.linalg.norm(vectors, axis=1)
-        kept = Embeddings(vectors, norms, note["flip"], ids, note=note, digests=digests)
-        write_embeddings(path, kept)
+    if found is None or found.note != json.loads(json.dumps(note)):
+        return {}
+    rows: Any = pd.Series(found.norms).groupby(cast(Any, found.digests).tolist()).indices
+    return {digest: found.vectors[at] for digest, at in rows.items()}

@@ -243,10 +243,8 @@ class Gallery:
         self.space.check(Space.of(embeddings), where)
         count = len(embeddings.vectors)
         if embeddings.subjects is None:
-            raise DatasetError(
-                f"{where}: nobody is named on {count} images; put the images of each person into a "
-                "folder of that name, or give a table"
-            )
+            how = "put those of each person into a folder of that name, or give a table"
+            raise DatasetError(f"{where}: nobody is named on {count} images; {how}")
         known = text_array(embeddings.subjects, where)
         names = np.arange(count).astype(np.str_) if embeddings.ids is None else embeddings.ids
         failures = {str(names[row]): why for row, why in embeddings.failures.items()}
@@ -271,10 +269,10 @@ class Gallery:
         usable[at[seen]] = False
         again = seen & (holders[first] == known[at])
         for row, holder in zip(at[seen & ~again], holders[first[seen & ~again]], strict=True):
-            failures[str(names[row])] = (
-                f"the same photo is {str(holder)!r} already, and shows one person; take it out "
-                "where that is wrong"
+            why = (
+                f"the same photo, of one person, is {str(holder)!r} already; take out what is wrong"
             )
+            failures[str(names[row])] = why
         label = np.full(count, -1)
         label[usable], come = pd.factorize(known[usable].astype(object))
         come = come.astype(np.str_)
@@ -350,9 +348,9 @@ class Gallery:
             unknown = subjects[int(rows.argmin())]
             names = {name.casefold(): name for name in self.subjects.tolist()}
             near = difflib.get_close_matches(unknown.casefold(), names, 1)
+            meant = f"is {names[near[0]]!r} meant?" if near else "check the name"
             raise DatasetError(
-                f"{unknown!r} is not in the gallery of {len(self):,} people; "
-                + (f"is {names[near[0]]!r} meant?" if near else "check the name")
+                f"{unknown!r} is none of the {len(self):,} people in the gallery; {meant}"
             )
         return rows
 
@@ -462,10 +460,7 @@ class Gallery:
         most = min(len(self), count + max(8, count))
         found = np.sort(self._index.search(unit_rows(probes, norms, good), most)[1], axis=1)
         if (found < 0).sum(axis=1).max(initial=0) > found.shape[1] - count:
-            raise MetricError(
-                f"the faiss index found fewer than {count} candidates; search exactly, or ask for "
-                "fewer"
-            )
+            raise MetricError(f"faiss found fewer than {count} candidates; search exactly")
         every = np.repeat(np.arange(len(good)), found.shape[1])
         values = cosines(mine, self._rows, every, np.maximum(found, 0).ravel()).reshape(found.shape)
         values[found < 0] = -np.inf
@@ -547,10 +542,8 @@ class Gallery:
         if fpir is None:
             return None
         if now.calibration is None:
-            raise MetricError(
-                f"nothing tells which threshold has FPIR {fpir} in this gallery: it is not "
-                "calibrated; calibrate it with embeddings of other people, or give a threshold"
-            )
+            how = "calibrate it with other people, or give a threshold"
+            raise MetricError(f"the gallery is not calibrated, and tells no FPIR {fpir}; {how}")
         return now.calibration.threshold(fpir, max(1, len(now)))
 
     # --- calibration -----------------------------------------------------------------------
@@ -595,10 +588,8 @@ class Gallery:
         # Who would meet nobody else is no stranger to this gallery.
         stay = (of_probe != 0) | (len(self) != 1)
         if not len(self) or not stay.any():
-            raise MetricError(
-                f"{where}: {stay.sum()} usable embeddings of impostors and {len(self)} enrolled "
-                "people are nothing to calibrate with; both are needed, and of different people"
-            )
+            found = f"{stay.sum()} usable embeddings of impostors and {len(self)} enrolled people"
+            raise MetricError(f"{where}: {found}; to calibrate takes both, of different people")
         probes, of_probe = take(vectors, rows[stay]), of_probe[stay]
         nearest, scores = self.search(probes, DEPTH + 1, index="exact", progress=progress)
         # A subject with itself is no impostor.

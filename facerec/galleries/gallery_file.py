@@ -69,15 +69,11 @@ def read_gallery(path: Path) -> dict[str, Any]:
             "score_calibration": worth and ScoreCalibration.from_json(worth, str(path)),
         }
     except OSError as problem:
-        raise DatasetError(
-            f"{path}: the gallery cannot be read ({problem.strerror or problem}); check the "
-            "path, or enrol people first"
-        ) from problem
+        why = f"the gallery cannot be read ({problem.strerror or problem})"
+        raise DatasetError(f"{path}: {why}; check the path, or enrol people first") from problem
     except (KeyError, TypeError, ValueError, AttributeError, MetricError) as error:
-        raise DatasetError(
-            f"{path}: no gallery that this facerec can read ({fault(error)[:200]}); give the file "
-            "that facerec enroll wrote, or enrol everybody anew"
-        ) from error
+        why = f"no gallery that this facerec can read ({fault(error)[:200]})"
+        raise DatasetError(f"{path}: {why}; give what facerec enroll wrote") from error
 
 
 def _checked(

@@ -31,9 +31,7 @@ def read_table(path: Path, columns: Sequence[str] = COLUMNS) -> pd.DataFrame:
     rows = {name: fields for _, (name, *fields) in TextTable(path).rows(("image_id", *columns))}
     table = pd.DataFrame.from_dict(rows, orient="index", columns=list(columns), dtype=str)
     if odd := [each for each in table.get("group", ()) if each and not each.isdecimal()]:
-        raise DatasetError(
-            f"{path}: the group {odd[0][:60]!r} is no number; names go into subject_id"
-        )
+        raise DatasetError(f"{path}: group {odd[0][:60]!r} is no number; names go into subject_id")
     return table
 
 

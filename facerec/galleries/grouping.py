@@ -119,10 +119,7 @@ def group_faces(
     """
     count, names = len(vectors), [*_TOGETHER, *_APART]
     if count < FEWEST:
-        raise MetricError(
-            f"{count} faces: how alike strangers are is learned from the faces themselves, which "
-            f"takes {FEWEST} at the least; add photos, also of other people"
-        )
+        raise MetricError(f"{count} faces tell too little of how alike strangers are; add others")
     table = table.reindex(columns=names, fill_value="")
     ends = np.concatenate([_first_alike(table[name]) for name in _TOGETHER])
     links = coo_array((np.ones(len(ends)), (np.tile(np.arange(count), 3), ends)))
@@ -201,10 +198,8 @@ def _held(table: pd.DataFrame, group: Ints) -> list[set[tuple[str, str]]]:
         if old and olds.setdefault(number, old) != old:
             both.add("group")
         if both:
-            raise MetricError(
-                f"{name!r} is by its number under group, its text under must or its copies one "
-                f"person with {_OTHER_PEOPLE[min(both)]}, and cannot be; change one of these"
-            )
+            why = f"one person with {_OTHER_PEOPLE[min(both)]}, and cannot be; change one of these"
+            raise MetricError(f"{name!r} is by its group, its text under must or its copies {why}")
         held[number] |= own
     for number in olds:
         held[number].add(_OLD)
@@ -220,9 +215,8 @@ def _first_weights(unit: NDArray[np.float32], group: Ints, sample: Ints) -> Floa
     pairs = (unit[sample] @ unit[sample].T)[np.triu_indices(len(sample), 1)]
     if (middle := np.median(pairs)) >= _STRANGERS:
         raise MetricError(
-            f"half of all pairs of these {len(unit):,} faces have a cosine of {middle:.2f} or "
-            "more, so nearly all are of one person, or the model does not tell people apart; how "
-            "alike strangers are cannot be learned: add other people, or check the model"
+            f"half of all pairs of faces have a cosine of {middle:.2f} or more, so nearly all are "
+            "of one person, or the model tells nobody apart; add other people, or check the model"
         )
     alike = np.maximum(unit[np.unique(group, return_index=True)[1]] @ unit[sample].T, 0) ** 4
     return np.asarray(1 / np.maximum(alike.mean(axis=1) * len(unit), 1), np.float64)

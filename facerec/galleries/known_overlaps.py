@@ -59,14 +59,10 @@ def without_known(
         trained_on = np.isin(bench.images.ids, list(overlap.images))
         shown = trained_on[pairs.first] | trained_on[pairs.second]
         count = f"{np.count_nonzero(shown):,} of {len(pairs):,} pairs"
-        said.append(
-            f"{overlap.subjects:,} subjects of the training set are probably in {bench.name}, in "
-            f"{count} ({overlap.path})"
-        )
-        notes.append(
-            f"{count} show a person who is probably in the training set ({overlap.path}) and are "
-            "left out"
-        )
+        who = "probably in the training set"
+        people = f"{overlap.subjects:,} people, in {count}"
+        said.append(f"{bench.name}: {people}, are {who} ({overlap.path})")
+        notes.append(f"{count} show a person who is {who} ({overlap.path}) and are left out")
         rest &= ~shown
     if rest.all() or len(set(pairs.issame[rest].tolist())) < 2:  # no figures without both kinds
         return [], said

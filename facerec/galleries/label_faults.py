@@ -140,10 +140,7 @@ def wrong_labels(
         known = (mass > 0.3) & (length > 1e-3)
         borrowed = known[theirs] & (mine[theirs] != mine)
         if not known.any() or not borrowed.any():
-            raise MetricError(
-                "wrong labels are found by comparison, which takes two classes with two images "
-                "each at least; add images"
-            )
+            raise MetricError("wrong labels show among two classes of two images each; add images")
         if turn == 0:  # what does not look right is no example of what does
             share = share_beyond(-own[known], -strange[borrowed])
             probability = np.where(own > np.quantile(strange[borrowed], 0.99), 0.0, 0.475)

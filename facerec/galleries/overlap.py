@@ -76,10 +76,8 @@ def find_overlap(
     first, second = Side(a), Side(b)
     counts = first.classes, second.classes
     if min(counts) < 1 or max(counts) < 2:
-        raise MetricError(
-            f"{names[0]} has {counts[0]} subjects with a usable embedding and {names[1]} has "
-            f"{counts[1]}, too few to tell how alike impostors are; give one of them more subjects"
-        )
+        usable = f"usable embeddings of {counts[0]} subjects of {names[0]} and {counts[1]} of"
+        raise MetricError(f"{usable} {names[1]} do not tell how alike impostors are; give more")
     templates = directions(first.sums()), directions(second.sums())
     others, log_p = nearest_subjects(
         *templates,

@@ -127,8 +127,6 @@ class KnownOverlap:
 
     def is_of_records(self, path: Path) -> bool:
         """Tell whether A is what lies at ``path`` now: the same record file and index."""
-        if not path.exists():
-            return False
         stored = _records(self.a.get("files", {}))
         if not stored:
             return bool(self.a.get("path") == os.fspath(path.resolve()))
@@ -151,13 +149,12 @@ def read_overlap(path: Path) -> KnownOverlap:
     file = path if path.name.endswith(SUFFIX) else facts_path(path)
     try:
         facts = parse_json(read_file(file))
-        a, b, images = facts["a"], facts["b"], facts["images_of_b"]
-        kinds = facts["kind"] == KIND, isinstance(a, dict), isinstance(b, dict)
-        if not all(kinds) or not isinstance(images, list):
-            raise ValueError("a field is of another type")
-        _records(a.get("files", {}))
-        shown = frozenset(same_name(str(image)) for image in images)
-        return KnownOverlap(file, a, b, shown, int(facts["subjects_of_a"]))
+        if facts["kind"] != KIND:
+            raise ValueError(f"its kind is {str(facts['kind'])[:60]!r}")
+        shown = frozenset(map(same_name, facts["images_of_b"]))
+        sides = dict(facts["a"]), dict(facts["b"])
+        _records(sides[0].get("files", {}))
+        return KnownOverlap(file, *sides, shown, int(facts["subjects_of_a"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         raise DatasetError(
             f"{file}: cannot be read as the facts of an overlap ({problem!r}); make it again with "

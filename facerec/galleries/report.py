@@ -27,19 +27,16 @@ def print_groups(
     if calibration is None or calibration.source != OWN:
         console.print("no FPIR by group: nobody knows the groups of the strangers", style="yellow")
         return
+    told: set[str] = set()
     for point in points:
-        found = calibration.by_group(point, np.array(groups, np.str_))
         rows = []
-        for name, here, alone in found:
-            ends = [
-                f"{words.percent(each.value)} {words.percent_limits(each.interval)}"
-                for each in (here, alone)
-            ]
-            rows.append((name, *ends, f"{alone.size:,}"))
+        for name, *both in calibration.by_group(point, np.array(groups, np.str_)):
+            rates = (f"{words.percent(x.value)} {words.percent_limits(x.interval)}" for x in both)
+            rows.append((name, *rates, f"{both[1].size:,}"))
+            told.add(name)
         headings = "strangers", "FPIR before all", "before their group alone", "people of it"
         title = f"threshold {words.threshold(point.threshold)}"
         console.print(Table(title, headings, rows, words=("strangers",)).terminal())
-    told = {name for name, *_ in found} if points else set()
     if few := sorted({*groups} - {"", *told}):
         console.print(f"too few people to tell their FPIR: {', '.join(few)}")
 

@@ -118,11 +118,8 @@ class Calibration:
         fits = len(shape) == 2 and self.entries.shape == shape and probes == shape[:1] and probes[0]
         fits = fits and self.entries.max() < self.entry_subjects.size
         if not fits or np.isnan(self.scores).any() or self.eligible.min() < 1:
-            raise MetricError(
-                f"a calibration has scores (P, m) of probes with entries of other subjects, found "
-                f"{shape} of {probes} probes with {self.entry_subjects.size} entries; enrol two "
-                "people or more, or give embeddings of impostors, and calibrate again"
-            )
+            found = f"{shape} scores of {probes} probes with {self.entry_subjects.size} entries"
+            raise MetricError(f"{found} make no calibration; enrol two people, or give impostors")
 
     @classmethod
     def from_scores(
@@ -196,28 +193,25 @@ class Calibration:
                 rows.append((name, *found))
         return sorted(rows, key=lambda row: -max(part.value or 0.0 for part in row[1:]))
 
-    def fpir(self, threshold: float, size: int, confidence: float = 0.95) -> Fpir:
+    def fpir(self, threshold: float, size: int) -> Fpir:
         """Return the FPIR that a threshold has in a gallery of another size.
 
         Args:
             threshold: candidates score at least this.
             size: entries of the gallery.
-            confidence: of the interval.
         """
-        events, most = self._alarming(threshold), self.entry_subjects.size
-        counted = size <= most and (events >= FEWEST_ALARMS or self.tail is None)
-        value, interval, remark = None, None, ""
-        if counted or self.tail is not None:
-            value = self._rate(threshold, size, counted)
-            interval = self._figure(value, threshold, size, counted).interval(confidence)
-        else:
+        counts, most = (self._alarming(threshold), len(self.scores)), self.entry_subjects.size
+        counted = size <= most and (counts[0] >= FEWEST_ALARMS or self.tail is None)
+        if not counted and self.tail is None:
             remark = (
                 f"at least {self._rate(threshold, most, True):.3g}, the FPIR among {most:,} "
                 f"entries; the calibration is too small to tell of {size:,}"
             )
-        method = "exact resampling" if counted else "none" if self.tail is None else self.tail.words
-        counts = events, len(self.scores)
-        return Fpir(value, interval, *counts, remark, float(threshold), size, method)
+            return Fpir(None, None, *counts, remark, float(threshold), size, "none")
+        value = self._rate(threshold, size, counted)
+        interval = self._figure(value, threshold, size, counted).interval()
+        method = "exact resampling" if counted or self.tail is None else self.tail.words
+        return Fpir(value, interval, *counts, "", float(threshold), size, method)
 
     def _figure(self, value: float, threshold: float, size: int, counted: bool) -> ClusteredFigure:
         """Return the FPIR with what leaving out each group of subjects adds to it."""
@@ -227,53 +221,37 @@ class Calibration:
         parts = [part for part in parts if counted or part.tail is not None]
         changes = [part._rate(threshold, size, counted) - value for part in parts]
         alarms = self._alarms(threshold, size, counted)
-        _, loads = np.unique(self.probe_subjects, return_counts=True)
-        return ClusteredFigure(
-            value=value,
-            changes=np.array(changes),
-            subjects=len(parts),
-            effective_subjects=float(loads.sum() ** 2 / (loads**2).sum()),
-            noise=0.0,
-            surplus=0.0,
-            independent=float(((alarms - value) ** 2).sum()) / alarms.size**2,
-            cells=0.0,
-        )
+        loads = np.unique(self.probe_subjects, return_counts=True)[1]
+        effective = float(loads.sum() ** 2 / (loads**2).sum())
+        independent = float(((alarms - value) ** 2).sum()) / alarms.size**2
+        figure = value, np.array(changes), len(parts), effective
+        return ClusteredFigure(*figure, noise=0.0, surplus=0.0, independent=independent, cells=0.0)
 
-    def threshold(self, fpir: Rate, size: int, confidence: float = 0.95) -> Fpir:
+    def threshold(self, fpir: Rate, size: int) -> Fpir:
         """Return the lowest threshold whose FPIR in a gallery of a size does not exceed a target.
 
         Args:
             fpir: the target, such as ``"1e-2"``; above 0 and below 1.
             size: entries of the gallery.
-            confidence: of the interval of the FPIR at that threshold.
 
         Raises:
             MetricError: an impossible target or size, or data that carries no such threshold.
         """
         target = float(parse_rate(fpir))
         if not 0 < target < 1 or size < 1:
-            raise MetricError(
-                f"FPIR {fpir} in a gallery of {size} is no target; give a rate above 0 and below 1 "
-                "and at least one entry"
-            )
+            raise MetricError(f"FPIR {fpir} among {size} is no target; give a rate between 0 and 1")
         # Above the highest score whose acceptance would break the target.
-        steps = np.unique(self.scores[np.isfinite(self.scores)])
+        steps = np.unique(self.scores[np.isfinite(self.scores)]).tolist()
         most = target * (1 + 1e-12)
-        first = bisect.bisect_left(
-            range(steps.size),
-            True,
-            key=lambda step: self._rate(float(steps[step]), size, True) <= most,
-        )
-        higher = steps[first] if first < steps.size else None
-        lowest = between(steps[first - 1], higher) if first else -math.inf
+        first = bisect.bisect_left(steps, True, key=lambda at: self._rate(at, size, True) <= most)
+        higher = steps[first] if first < len(steps) else None
+        lowest = between(np.float32(steps[first - 1]), higher) if first else -math.inf
         if size <= self.entry_subjects.size and self._alarming(lowest) >= FEWEST_ALARMS:
-            return self.fpir(lowest, size, confidence)
+            return self.fpir(lowest, size)
         if self.tail is None or len(self.scores) < FEWEST_ALARMS:
-            raise MetricError(
-                f"{len(self.scores):,} probes with {self.entry_subjects.size:,} entries carry no "
-                f"threshold for FPIR {target:g} in a gallery of {size:,}; calibrate with more "
-                "impostors, or give a threshold"
-            )
+            few = f"{len(self.scores):,} probes with {self.entry_subjects.size:,} entries carry no"
+            what = f"{few} threshold for FPIR {target:g} in a gallery of {size:,}"
+            raise MetricError(f"{what}; calibrate with more impostors, or give a threshold")
         # The tail has no say in scores at which the data itself breaks the target.
         reached = np.partition(self.scores[:, 0], -FEWEST_ALARMS)[-FEWEST_ALARMS]
         begin = max(-1.0, min(float(just_above(reached)), lowest))
@@ -289,7 +267,7 @@ class Calibration:
                 "somebody else, as people do who are enrolled under two names; take those out, "
                 "calibrate with other impostors, or give a threshold"
             )
-        return self.fpir(round(places[place] * _GRID, 6), size, confidence)
+        return self.fpir(round(places[place] * _GRID, 6), size)
 
     def _alarming(self, threshold: float) -> int:
         """Return how many probes raise an alarm."""

@@ -82,8 +82,7 @@ def tell(first: Verified, second: Verified | None, figures: Figures, console: Co
     from facerec.verification.compare import compare
     from facerec.verification.discard import discard_by
     from facerec.verification.page import SCHEMA, write_report
-    from facerec.verification.report import print_comparison, print_identification, print_result
-    from facerec.verification.rows import result_json
+    from facerec.verification.report import print_result
 
     if figures.calibration is not None:
         known = read_ratio(figures.calibration)
@@ -103,12 +102,12 @@ def tell(first: Verified, second: Verified | None, figures: Figures, console: Co
     for name, result in first.results.items():
         print_result(result, console)
         if name in comparisons:
-            print_comparison(comparisons[name], console)
+            print_result(comparisons[name], console)
     for identification in searches:
-        print_identification(identification, console)
+        print_result(identification, console)
     if figures.json is not None:
         found = {
-            "results": [result_json(result) for result in first.results.values()],
+            "results": [result.to_json() for result in first.results.values()],
             "comparisons": [comparison.to_json() for comparison in comparisons.values()],
             "identification": [search.to_json() for search in searches],
         }

@@ -29,7 +29,7 @@ from facerec.records.images import (
     turned_note,
 )
 from facerec.records.layout import RecordImages
-from facerec.verification.protocols.lists import MAX_NAME, read_lines
+from facerec.verification.protocols.lists import read_lines
 
 LIST = "images.csv"
 """List of a folder of images: paths, classes and perhaps parts. ``examples/retrieval_sets.py``
@@ -249,9 +249,8 @@ def _read_list(root: Path) -> ImageSet:
     for wrong, what in (
         (frame["path"][(frame["class"] == "") | (parts == "")], "images have no class or part"),
         (sorted(train & others), "classes are in the training part and in the test part"),
-        # All names become one array as wide as the longest.
         (
-            [name for name in images if len(name) > MAX_NAME or not is_file(root / name)],
+            [name for name in images if not is_file(root / name)],
             f"of {len(images):,} listed images are not in {root}",
         ),
     ):

@@ -9,7 +9,7 @@ from rich.console import Console
 from facerec.embedding.bundle import ONNX_FILE
 from facerec.export.bundle import BundleReport
 from facerec.export.tables import consumers_table, parity_table
-from facerec.verification.report import print_comparison
+from facerec.verification.report import print_result
 
 
 def print_bundle(report: BundleReport, console: Console) -> None:
@@ -26,7 +26,7 @@ def print_bundle(report: BundleReport, console: Console) -> None:
         for remark in table.remarks:
             console.print(remark, style="dim italic")
     for comparison in report.comparisons:
-        print_comparison(comparison, console)
+        print_result(comparison, console)
     for entry in report.note["left_out"]:
         console.print(f"{entry['name']} was not written: {entry['reason']}", style="yellow")
     for entry in report.note["variants"]:

@@ -16,7 +16,6 @@ from facerec.base.errors import FacerecError, TrainingError, message_line
 from facerec.base.files import LIST, atomic_path, full_disk_sentence, open_file, read_file
 from facerec.base.recipe import to_dict
 from facerec.heads.output import Figures
-from facerec.verification.rows import result_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -185,7 +184,7 @@ class Monitor:
             return
         self._tell()
         for name, result in results.items():
-            self._write("validation", step, epoch=epoch, **result_json(result))
+            self._write("validation", step, epoch=epoch, **result.to_json())
             if result.accuracy is None:  # fewer pairs than folds
                 continue
             accuracy = result.accuracy.kfold

@@ -368,7 +368,9 @@ def _notes(
 
 
 def _over_folds(folds: KFoldAccuracy, interval: Interval) -> AccuracyEstimate:
-    return AccuracyEstimate(folds.mean, interval, folds.correct, folds.pairs, kfold=folds)
+    spread = f"± {100 * folds.sem:.2f} SEM, ± {100 * folds.std:.2f} std"
+    remark = f"{folds.folds} folds, {spread}"
+    return AccuracyEstimate(folds.mean, interval, folds.correct, folds.pairs, remark, kfold=folds)
 
 
 def mean_interval(values: NDArray[np.floating], clusters: NDArray[np.integer]) -> Interval:

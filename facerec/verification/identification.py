@@ -42,6 +42,11 @@ class IdentificationResult(Result):
     """Entries of each."""
     score: str = "cosine of template vectors, float32"
 
+    @property
+    def heading(self) -> str:
+        """What stands above the rows."""
+        return f"{self.title}: 1:N identification"
+
     def to_json(self) -> dict[str, Any]:
         """Return the entries of each gallery, and all figures as rows, as JSON types."""
         facts = {"bench": self.name, **vars(self), "rows": records(self.rows)}

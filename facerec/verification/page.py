@@ -24,20 +24,8 @@ from facerec.report.tidy import estimate_of, records, rows_table, said, shown_na
 from facerec.statistics.operating_points import RULE_OF_30
 from facerec.verification.identification import IdentificationResult
 from facerec.verification.plots import reliability_plot, roc_plot, score_plot
-from facerec.verification.report import (
-    THRESHOLD_ADVICE,
-    differences_table,
-    pairs_of,
-    remarks_of,
-)
-from facerec.verification.result import PairedComparison, Result, VerificationResult
-from facerec.verification.rows import (
-    ACCURACY,
-    AUC,
-    TPR,
-    result_json,
-    result_rows,
-)
+from facerec.verification.report import THRESHOLD_ADVICE
+from facerec.verification.result import PairedComparison, Result, VerificationResult, pairs_of
 
 Results = Mapping[str, VerificationResult]
 Row = Mapping[str, Any]
@@ -100,13 +88,13 @@ def write_report(
     check_report_folder(final)
     drawings = Drawings()
     curves = _curves(results, drawings) if results else []
-    tables = [result_rows(result, name) for name, result in results.items()]
+    tables = [result.rows.assign(bench=name) for name, result in results.items()]
     pairs = {name: _pairs(name, result) for name, result in results.items()}
     every: list[Result] = [*results.values(), *searches]
     caption = "Figures with 95 % intervals"
     sections = [
         Section("All figures", [rows_table(caption, pd.concat(tables))] if tables else []),
-        *(Section(f"Differences: {each.title}", [differences_table(each)]) for each in comparisons),
+        *(Section(f"Differences: {each.title}", [_differences(each)]) for each in comparisons),
         Section("Curves", curves[1:]),
         *(
             Section(f"Identification: {each.title}", [rows_table("", each.rows)], lead=_SEARCHES)
@@ -126,7 +114,7 @@ def write_report(
         "kind": KIND,
         "schema": SCHEMA,
         **provenance,
-        "results": {name: result_json(result) for name, result in results.items()},
+        "results": {name: result.to_json() for name, result in results.items()},
         "comparisons": [comparison.to_json() for comparison in comparisons],
         "identification": [each.to_json() for each in searches],
         "files": sorted([*files, "report.html", "report.json"]),
@@ -158,14 +146,14 @@ def write_report(
 def _of_result(name: str, result: VerificationResult, rows: pd.DataFrame) -> FindingLine:
     detail, point = "", result.headline_point
     if point is not None:
-        best = records(rows[(rows.figure == TPR) & (rows.target == point.target)])[0]
+        best = records(rows[(rows.figure == "TPR@FPR") & (rows.target == point.target)])[0]
         one = Fraction(point.target)
         detail = f"{' '.join(said(best))} of people recognised where {one.numerator:,} in "
-        detail += f"{one.denominator:,} strangers is accepted ({TPR})"
+        detail += f"{one.denominator:,} strangers is accepted (TPR@FPR)"
     if result.failures:
         detail += f"; {words.counted(len(result.failures), 'pair')} not acquired, in no rate"
     people = f"of {result.subjects:,} subjects" if result.subjects else "of unknown subjects"
-    headline = rows[rows.figure.isin((ACCURACY, AUC))]
+    headline = rows[rows.figure.isin(("accuracy", "AUC"))]
     return _finding(name, headline, detail=detail, basis=f"{pairs_of(result)} {people}")
 
 
@@ -188,6 +176,11 @@ def _finding(title: str, rows: pd.DataFrame, **more: str) -> FindingLine:
     row = records(rows)[0]
     value, limits = said(row)
     return FindingLine(title, f"{shown_name(row)} {value}", limits, **more)
+
+
+def _differences(comparison: PairedComparison) -> Table:
+    said = [*comparison.remarks, *comparison.notes]
+    return rows_table(comparison.heading, comparison.rows, list(map(words.sentence, said)))
 
 
 def _curves(results: Results, drawings: Drawings) -> list[Drawing]:
@@ -233,8 +226,7 @@ def _section(name: str, result: VerificationResult, rows: Sequence[Row]) -> Sect
     blocks: list[Block] = [Table("Pairs that err most", headings, listed, words=headings)]
     if result.notes:
         blocks.insert(0, Listed(list(map(words.sentence, result.notes)), "notes"))
-    said = [*remarks_of(result), f"intervals: {result.basis}"]
-    return Section(name, blocks, lead=f"{result.title}: {'; '.join(said)}.")
+    return Section(name, blocks, lead=f"{result.title}: {'; '.join(result.remarks)}.")
 
 
 def _pairs(name: str, result: VerificationResult) -> list[Row]:
@@ -271,7 +263,7 @@ def _provenance(result: Result) -> Table:
     for title, mapping in (("model", result.model), ("source", result.source)):
         known = {f"{title}: {key}": value for key, value in (mapping or {}).items()}
         facts |= known or {title: "unknown"}
-    facts |= {"how": "; ".join(remarks_of(result))}
+    facts |= {"how": "; ".join(result.remarks)}
     texts = {
         name: fact if isinstance(fact, str) else json.dumps(plain(fact), ensure_ascii=False)
         for name, fact in facts.items()

@@ -1,28 +1,27 @@
-"""What verification finds; `facerec.verification.rows` makes rows of the figures of a result."""
+"""What verification finds, and its figures as rows of a tidy table."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from facerec.base.errors import MetricError
+from facerec.embedding.align import alignment_words
 from facerec.embedding.calibration import ScoreCalibration, Threshold
 from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
-from facerec.report.tidy import ALIKE, records
+from facerec.report.tidy import ALIKE, figure_row, records, tidy
 from facerec.report.words import threshold_remark
 from facerec.statistics.intervals import Interval
 from facerec.statistics.kfold import KFoldAccuracy
 from facerec.statistics.operating_points import OperatingPoint, Rate, parse_rate
 from facerec.verification.bench import Pairs
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Names = tuple[str, str, str]
 """What the two rates of an operating point are called, and what is or is not mated."""
@@ -146,6 +145,18 @@ class Result:
         model = None if self.model is None else self.model.get("name")
         return self.name if model is None else f"{self.name} · {model}"
 
+    @property
+    def heading(self) -> str:
+        """What stands above the rows."""
+        return self.title
+
+    @property
+    def remarks(self) -> list[str]:
+        """How what was compared came to be, a sentence each."""
+        flip = {None: "unknown", True: "sum of raw embeddings", False: "none"}[self.flip]
+        remarks = [f"flip: {flip}; score: {self.score}"]
+        return remarks if self.align is None else [*remarks, alignment_words(self.align)]
+
 
 @dataclass(frozen=True, kw_only=True)
 class VerificationResult(Result):
@@ -181,6 +192,57 @@ class VerificationResult(Result):
 
     norms: NDArray[np.floating] | None = field(default=None, repr=False, compare=False)
     """Raw norms of the images, ``(m,)``."""
+
+    @property
+    def heading(self) -> str:
+        """What stands above the rows."""
+        return f"{self.title}: {pairs_of(self)}"
+
+    @property
+    def remarks(self) -> list[str]:
+        """How what was compared came to be, and what intervals rest on."""
+        return [*super().remarks, f"intervals: {self.basis}"]
+
+    @property
+    def rows(self) -> pd.DataFrame:
+        """All figures, a row each, which terminal, page, CSV and JSON show alike."""
+        found: dict[str, Estimate | None] = {
+            "accuracy": self.accuracy,
+            "accuracy as insightface’s": self.compatible,
+        }
+        failed = len(self.failures)
+        total = failed + self.mated + self.non_mated
+        lost = Estimate(failed / total, None, failed, total)
+        others = {"AUC": self.auc, "EER on the ROC hull": self.eer, **self.metrics}
+        figures = [
+            *((name, figure, "") for name, figure in found.items() if figure is not None),
+            *(figure for point in self.points for figure in point.figures()),
+            *((name, figure, "") for name, figure in others.items()),
+            ("failures to acquire", lost, ""),
+        ]
+        return tidy(figure_row(*each, bench=self.name) for each in figures)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what was compared and all figures as rows, as JSON types.
+
+        A value that is not finite is the text "inf" or "-inf" (as a threshold: accept all), or
+        null.
+        """
+        folds = {"accuracy": self.accuracy, "insightface": self.compatible}
+        facts = ("subjects", "flip", "align", "score", "model", "source", "notes")
+        document = {
+            "bench": self.name,
+            "pairs": {
+                "mated": self.mated,
+                "non_mated": self.non_mated,
+                "failures": self.failures,
+            },
+            "rows": records(self.rows),
+            "folds": {name: found.kfold for name, found in folds.items() if found is not None},
+            "intervals": self.basis,
+            **{name: getattr(self, name) for name in facts},
+        }
+        return dict(plain(document))
 
     @property
     def headline_point(self) -> OperatingPoint | None:
@@ -241,6 +303,24 @@ class PairedComparison:
         """Which is subtracted from which."""
         return f"{self.second} less {self.first}"
 
+    @property
+    def heading(self) -> str:
+        """What stands above the rows."""
+        return f"Differences of A: {self.first}; B: {self.second}"
+
+    @property
+    def remarks(self) -> list[str]:
+        """What the rows rest on, a sentence each."""
+        return [
+            f"on {pairs_of(self)} with a score in both; {self.left_out:,} are left out",
+            f"intervals of the differences: {self.basis}",
+        ]
+
     def to_json(self) -> dict[str, Any]:
         """Return what was compared, and all rows, as JSON types."""
         return dict(plain({**vars(self), "rows": records(self.rows)}))
+
+
+def pairs_of(one: VerificationResult | PairedComparison) -> str:
+    """Return how many pairs of both kinds have a score."""
+    return f"{one.mated:,} mated and {one.non_mated:,} non-mated pairs"

@@ -27,7 +27,6 @@ from facerec.training.learner import Learner
 from facerec.training.loggers import create_logger
 from facerec.training.trainer import Trainer
 from facerec.training.validation import PackValidator
-from facerec.verification.rows import result_json
 
 OWN = """
 from unittest.mock import MagicMock
@@ -89,7 +88,7 @@ def test_a_logger_of_ones_own_hears_what_metrics_jsonl_has(tmp_path: Path) -> No
     ends.append(train(tmp_path, packs="").learner.backbone.state_dict())
     assert len(ends) == 2 and all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
     low, high = (trainer.validator(trainer.final_backbone, p)["toy"] for p in ("bf16", "fp32"))
-    assert result_json(low).items() <= last.items() and not np.array_equal(low.scores, high.scores)
+    assert low.to_json().items() <= last.items() and not np.array_equal(low.scores, high.scores)
 
 
 def test_a_logger_that_fails_is_told_once_and_the_run_goes_on(tmp_path: Path) -> None:

@@ -32,7 +32,6 @@ from facerec.training.monitor import Monitor
 from facerec.training.trainer import Trainer
 from facerec.training.validation import PackValidator
 from facerec.verification import VerificationResult, evaluate_bench, pack_bench
-from facerec.verification.rows import result_json
 
 pytestmark = pytest.mark.integration
 
@@ -69,7 +68,7 @@ def backbone_of(recipe: Recipe) -> nn.Module:
 
 
 def figures(results: dict[str, VerificationResult]) -> dict[str, dict[str, object]]:
-    return {name: result_json(result) for name, result in results.items()}
+    return {name: result.to_json() for name, result in results.items()}
 
 
 def score_as_rank(
@@ -95,7 +94,7 @@ def test_ranks_find_the_figures_of_one_process(
         for name, result in alone.items():
             # Another cut into batches may change the last bits of an embedding.
             np.testing.assert_allclose(scores[name], result.scores, atol=2e-6)
-            assert found[name].keys() == result_json(result).keys()
+            assert found[name].keys() == result.to_json().keys()
             assert found[name]["flip"] is flip
 
 
@@ -135,7 +134,7 @@ def test_the_figures_are_those_of_verify(packs: Path, data: Path, tmp_path: Path
     written = {line["bench"]: line for line in validations(tmp_path)}
     assert written.keys() == {"toy", "few"}
     for name in written:
-        result = result_json(evaluate_bench(model, pack_bench(packs / f"{name}.bin")))
+        result = evaluate_bench(model, pack_bench(packs / f"{name}.bin")).to_json()
         for key in ("folds", "rows", "pairs"):
             assert written[name][key] == json.loads(json.dumps(result[key]))
 

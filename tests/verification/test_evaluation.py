@@ -29,7 +29,6 @@ from facerec.verification import (
 )
 from facerec.verification.bench import Pairs
 from facerec.verification.evaluation import XNORM, evaluate
-from facerec.verification.rows import result_json
 
 
 def make_embeddings(pairs: int = 200, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -148,7 +147,7 @@ def test_with_persons_intervals_allow_for_dependence() -> None:
     first, second = subjects[0::2], subjects[1::2]
     share = ClusteredShare.from_pairs(accepted, first[~same], second[~same])
     assert point.fpr.interval == share.interval()
-    assert result_json(evaluate_embeddings(embeddings, bench)) == result_json(known)
+    assert evaluate_embeddings(embeddings, bench).to_json() == known.to_json()
 
 
 def test_pairs_without_folds_have_no_accuracy() -> None:
@@ -157,7 +156,7 @@ def test_pairs_without_folds_have_no_accuracy() -> None:
     embeddings = Embeddings(matrix, np.linalg.norm(matrix, axis=1), False)
     result = evaluate_embeddings(embeddings, bench, compat="insightface")
     assert (result.accuracy, result.compatible) == (None, None)
-    assert json.loads(json.dumps(result_json(result), allow_nan=False))["folds"] == {}
+    assert json.loads(json.dumps(result.to_json(), allow_nan=False))["folds"] == {}
 
 
 def test_failures_keep_their_place_in_the_folds() -> None:
@@ -177,7 +176,7 @@ def test_failures_keep_their_place_in_the_folds() -> None:
     parts = scores[valid], same[valid], fold_indices(200)[valid]
     assert result.accuracy.kfold == kfold_accuracy(*parts)
     assert result.compatible is not None and result.compatible.total == 198
-    listed = result_json(result)["pairs"]["failures"]
+    listed = result.to_json()["pairs"]["failures"]
     assert [failure["pair"] for failure in listed] == [3, 15]
     assert np.isnan(result.scores[[3, 15]]).all()
 
@@ -218,7 +217,7 @@ def test_where_a_few_people_have_most_pairs_each_person_weighs_alike_too(photos:
     first, second = np.triu_indices(who.size, 1)
     pairs = Pairs(first, second, who[first] == who[second], who)
     result = evaluate(score_pairs(matrix, first, second), pairs, name="x")
-    rows = {(row["figure"], row["target"]): row for row in result_json(result)["rows"]}
+    rows = {(row["figure"], row["target"]): row for row in result.to_json()["rows"]}
     alike, each = (rows.get((f"TPR@FPR{end}", "1e-2")) for end in (", people alike", ""))
     assert (alike is None) == (photos == 2)
     if alike is not None:
@@ -243,7 +242,7 @@ def test_class_without_a_score_is_an_error() -> None:
 def test_json_has_every_figure_and_is_strict() -> None:
     matrix, same = make_embeddings()
     result = run(matrix, same, fpr=["1e-1", "1e-3", "1"])
-    text = json.dumps(result_json(result), allow_nan=False)
+    text = json.dumps(result.to_json(), allow_nan=False)
     figures = json.loads(text)
     rows = {(row["figure"], row["target"]): row for row in figures["rows"]}
     point, tenth = result.point("1e-1"), rows["TPR@FPR", "1e-1"]

@@ -20,7 +20,6 @@ from facerec.verification import Pairs, VerificationResult, evaluate
 from facerec.verification.compare import compare
 from facerec.verification.page import check_report_folder, write_report
 from facerec.verification.report import THRESHOLD_ADVICE, print_result
-from facerec.verification.rows import result_json
 
 EVIL = "<script>alert('&')</script>"
 
@@ -81,7 +80,7 @@ def test_json_holds_all_results_and_is_strict(
     assert figures["command"] == "facerec verify --bench lfw 'a & b'"
     assert list(figures["results"]) == list(results)
     for name, result in results.items():
-        assert figures["results"][name] == json.loads(json.dumps(result_json(result)))
+        assert figures["results"][name] == json.loads(json.dumps(result.to_json()))
     assert figures["comparisons"][0]["rows"][0]["figure"] == "accuracy"
     assert set(figures["files"]) == set(read_files(report))
 

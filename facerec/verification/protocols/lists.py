@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,11 +23,6 @@ from facerec.records.images import (
 from facerec.records.tables import read_text
 from facerec.verification.bench import Bench, Pairs, contiguous_folds, find_subjects
 
-MAX_NAME = 1024
-"""Bytes of an image name."""
-MAX_COMPONENT = 255
-"""Bytes between two slashes; what file systems take."""
-
 LOOKED_AT = 1000
 """Images of a list that are looked for until one shows the suffix of a copy."""
 
@@ -42,93 +37,76 @@ Line = tuple[int, str]
 """Number of a line, from 1, and its text."""
 
 
-class PairList:
-    """Pairs of named images, collected one after the other, on their way to a bench.
+class NamedPair(NamedTuple):
+    """A pair as a list names it."""
 
-    Attributes:
-        names: every image with its number, in the order in which they occur.
+    first: str
+    second: str
+    same: bool
+    where: str
+    """Where it stands, for messages."""
+    fold: Hashable = None
+    """Its fold by any name; all pairs without one are in ten contiguous folds."""
+
+
+def list_bench(
+    path: Path,
+    format: str,
+    pairs: Sequence[NamedPair],
+    images: Path | ImageSource,
+    *,
+    subject_of: Callable[[str], str] | None,
+    named_by: str = "image names",
+    name: str | None = None,
+    files: Sequence[Path] = (),
+    path_of: Callable[[str], str] = str,
+    notes: Sequence[str] = (),
+) -> Bench:
+    """Return the pairs of a list as a bench.
+
+    Args:
+        path: of the list.
+        format: its form.
+        pairs: in their order; folds are numbered as they come.
+        images: the folder of images, or the images in the order in which pairs name them.
+        subject_of: the subject of an image; without it same pairs tell who is who. Where it
+            contradicts a label they do, too.
+        named_by: where the subjects come from.
+        name: of the bench, by default that of the file.
+        files: where ``path`` is a folder, those in it that were read.
+        path_of: where an image lies in the folder.
         notes: what a reader must know, one sentence each.
+
+    Raises:
+        DatasetError: there are no pairs, or no such folder, or a name would lead out of it.
     """
-
-    def __init__(self) -> None:
-        self.names: dict[str, int] = {}
-        self.notes: list[str] = []
-        self._pairs: list[tuple[int, int, bool, int]] = []
-        self._folds: dict[Hashable, int] = {}
-
-    def __len__(self) -> int:
-        return len(self._pairs)
-
-    def add(self, first: str, second: str, same: bool, where: str, fold: Hashable = 0) -> None:
-        """Append a pair that was found at ``where``; folds are numbered as they come.
-
-        Raises:
-            DatasetError: a name would lead out of the folder of images.
-        """
-        sides = self._number(first, where), self._number(second, where)
-        self._pairs.append((*sides, same, self._folds.setdefault(fold, len(self._folds))))
-
-    def bench(
-        self,
-        name: str,
-        images: Path | ImageSource,
-        source: Mapping[str, Any],
-        *,
-        subject_of: Callable[[str], str] | None,
-        named_by: str = "the list",
-        ten_folds: bool = False,
-        path_of: Callable[[str], str] = str,
-    ) -> Bench:
-        """Return the pairs as a bench.
-
-        Args:
-            name: of the bench.
-            images: the folder of images, or the images in the order of the names.
-            source: see `file_source`.
-            subject_of: the subject of an image; without it same pairs tell who is who. Where it
-                contradicts a label they do, too.
-            named_by: where the subjects come from.
-            ten_folds: the folds are ten contiguous ones, not those that pairs were added with.
-            path_of: where an image lies in the folder.
-
-        Raises:
-            DatasetError: there are no pairs, or no such folder.
-        """
-        if not self._pairs:
-            raise DatasetError(f"{source['path']}: there are no pairs in it; check the file")
-        ids = list(self.names)
-        if isinstance(images, Path):
-            images = FolderImages(images, ids, _there(images, list(map(path_of, ids))))
-        first, second, same, numbers = np.array(self._pairs, np.int64).T.copy()
-        folds = contiguous_folds(len(self)) if ten_folds else numbers if numbers.any() else None
-        pairs, named_by, doubts = find_subjects(
-            Pairs(first, second, same.astype(bool), folds=folds),
-            len(ids),
-            subject_of and list(map(subject_of, ids)),
-            named_by,
-        )
-        return Bench(
-            name=name,
-            images=images,
-            pairs=pairs,
-            subjects_from=named_by,
-            notes=(*self.notes, *doubts),
-            source=source,
-        )
-
-    def _number(self, name: str, where: str) -> int:
-        if name in self.names:
-            return self.names[name]
-        check_relative(name, where)
-        # Ids also become one array as wide as the longest.
-        content = name.encode()
-        if len(content) > MAX_NAME or max(map(len, content.split(b"/"))) > MAX_COMPONENT:
-            raise DatasetError(
-                f"{where}: {name[:60]!r}… is too long for the name of a file; check that this is "
-                "the right list"
-            )
-        # "./a.jpg" is "a.jpg".
-        return self.names.setdefault(same_name(str(PurePosixPath(name))), len(self.names))
+    if not pairs:
+        raise DatasetError(f"{path}: there are no pairs in it; check the file")
+    numbers: dict[str, int] = {}
+    known: dict[Hashable, int] = {}
+    places = []
+    for pair in pairs:
+        for side in pair[:2]:
+            check_relative(side, pair.where)
+            # "./a.jpg" is "a.jpg".
+            image = same_name(str(PurePosixPath(side)))
+            places.append(numbers.setdefault(image, len(numbers)))
+        known.setdefault(pair.fold, len(known))
+    folds = None
+    if None in known:
+        folds = contiguous_folds(len(pairs))
+    elif len(known) > 1:
+        folds = np.array([known[pair.fold] for pair in pairs])
+    ids = list(numbers)
+    if isinstance(images, Path):
+        images = FolderImages(images, ids, _there(images, list(map(path_of, ids))))
+    first, second = np.array(places).reshape(-1, 2).T.copy()
+    same = np.array([pair.same for pair in pairs])
+    subjects = subject_of and list(map(subject_of, ids))
+    listed = Pairs(first, second, same, folds=folds)
+    listed, named_by, doubts = find_subjects(listed, len(ids), subjects, named_by)
+    source = file_source(path, format, files)
+    return Bench(name or path.stem, images, listed, named_by, (*notes, *doubts), source)
 
 
 def read_lines(path: Path) -> list[Line]:

@@ -35,7 +35,8 @@ names = sys.argv[1:]
 try:
     content = io.BytesIO(sys.stdin.buffer.read())
     found = loadmat(content, variable_names=names, squeeze_me=True, struct_as_record=False)
-    print(json.dumps({name: found[name] for name in names}, default=plain))
+    text = json.dumps({name: found[name] for name in names}, default=plain, ensure_ascii=False)
+    sys.stdout.buffer.write(text.encode())  # refuses halves of characters
 except Exception as problem:
     sys.exit(ascii(f"{type(problem).__name__}: {problem}"[:200])[1:-1])
 """

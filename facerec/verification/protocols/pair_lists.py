@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import csv
-import glob
 import itertools
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from facerec.base.errors import DatasetError
-from facerec.records.images import MemoryImages, text_array
+from facerec.records.images import MemoryImages
 from facerec.records.shards import reading_parquet, shard_paths
 from facerec.report.words import counted
-from facerec.verification.bench import Bench, contiguous_folds, folders_of
+from facerec.statistics.kfold import fold_indices
+from facerec.verification.bench import Bench
 from facerec.verification.protocols.lists import (
     LABELS,
     Line,
-    PairList,
-    file_source,
+    NamedPair,
+    list_bench,
     malformed,
     parse_label,
     parse_number,
@@ -39,9 +39,6 @@ HEADERS = ("target", "label", "issame", "is_same", "decision", "match", "same", 
 
 SHARD = re.compile(r"-([0-9]{5})-of-([0-9]{5})$")
 
-Row = tuple[str, str, bool, str]
-"""Path of the first and the second image, whether they show one subject, and where it stands."""
-
 
 def read_lfw(path: Path, images: Path | None, format: str = "lfw") -> Bench:
     """Read ``pairs.txt`` (View 2), or a list of View 1 with or without its count.
@@ -52,16 +49,15 @@ def read_lfw(path: Path, images: Path | None, format: str = "lfw") -> Bench:
     Raises:
         DatasetError: another grammar, or counts that are not those of the header.
     """
-    lines, table = read_lines(path), PairList()
+    lines, notes = read_lines(path), []
     header = lines[0][1].split()
     if len(header) > 2 or not all(re.fullmatch(r"[0-9]{1,9}", field) for field in header):
         header = []
-        table.notes.append("the list begins without a count, so nothing says that it is whole")
-    rows = list(_lfw_rows(path, lines[1:] if header else lines))
-    per_fold = len(rows) or 1
+        notes.append("the list begins without a count, so nothing says that it is whole")
+    pairs = [*_lfw_pairs(path, lines[1:] if header else lines)]
     if header:
         count, size = (int(field) for field in ["1", *header][-2:])
-        same = np.array([row[2] for row in rows], bool)
+        same = np.array([pair.same for pair in pairs], bool)
         whole = same.size == 2 * count * size > 0
         if not whole or (same.reshape(count, -1).sum(axis=1) != size).any():
             raise DatasetError(
@@ -69,14 +65,16 @@ def read_lfw(path: Path, images: Path | None, format: str = "lfw") -> Bench:
                 f"of {count:,} folds, but there are {int(same.sum()):,} and "
                 f"{int((~same).sum()):,} in all, or not as many in each; get the whole list"
             )
-        per_fold = 2 * size
-    for number, row in enumerate(rows):
-        table.add(*row, number // per_fold)
-    return table.bench(
-        format if len(header) == 2 else path.stem,
+        pairs = [pair._replace(fold=number // (2 * size)) for number, pair in enumerate(pairs)]
+    return list_bench(
+        path,
+        format,
+        pairs,
         images or path.parent,
-        file_source(path, format),
         subject_of=_folder,
+        named_by="the list",
+        name=format if len(header) == 2 else None,
+        notes=notes,
     )
 
 
@@ -91,55 +89,45 @@ def read_rfw(path: Path, images: Path | None) -> Bench:
     Raises:
         DatasetError: no list, or another grammar.
     """
-    files = [path]
-    if path.is_dir():
-        files = sorted([*path.glob("*_pairs.txt"), *path.glob("*/*_pairs.txt")])
-    if not files:
-        raise DatasetError(f"{path}: no file *_pairs.txt in it; name the folder of RFW's lists")
-    lists = {file: list(_lfw_rows(file, read_lines(file))) for file in files}
-    race_of = {file: file.stem.removesuffix("_pairs") for file in files}
+    files = sorted([*path.glob("*_pairs.txt"), *path.glob("*/*_pairs.txt")]) or [path]
+    pairs: list[NamedPair] = []
     races: dict[str, set[str]] = {}
-    for file, rows in lists.items():
-        for subject in {_folder(image) for row in rows for image in row[:2]}:
-            races.setdefault(subject, set()).add(race_of[file])
+    for file in files:
+        race, listed = file.stem.removesuffix("_pairs"), [*_lfw_pairs(file, read_lines(file))]
+        for pair, fold in zip(listed, fold_indices(len(listed)).tolist(), strict=True):
+            first, second = (f"{race}/{side}" for side in pair[:2])
+            pairs.append(NamedPair(first, second, pair.same, pair.where, fold))
+            for side in (first, second):
+                races.setdefault(_folder(side), set()).add(race)
     dropped = {subject for subject, occurs_in in races.items() if len(occurs_in) > 1}
-    table = PairList()
-    for file, rows in lists.items():
-        numbers = contiguous_folds(len(rows))
-        if numbers is None:
-            raise DatasetError(f"{file}: {len(rows)} pairs cannot fill ten folds; check the list")
-        for fold, (first, second, same, where) in zip(numbers.tolist(), rows, strict=True):
-            if not dropped & {_folder(first), _folder(second)}:
-                race = race_of[file]
-                table.add(f"{race}/{first}", f"{race}/{second}", same, where, fold)
-    if dropped:
-        count = sum(map(len, lists.values())) - len(table)
-        table.notes.append(
-            f"{counted(len(dropped), 'subject')} under two races, dropped with "
-            f"{counted(count, 'pair')}: {', '.join(sorted(dropped))}"
-        )
-    if images is None:
-        near = (folder.parent / "data" for folder in (path, *path.parents[:2]))
-        root = next(filter(Path.is_dir, near), path if path.is_dir() else path.parent)
-    else:
-        root = images
-    alone = len(files) == 1 and not (root / race_of[files[0]]).is_dir()
-    return table.bench(
-        "rfw" if len(files) > 1 else files[0].stem,
+    kept = [pair for pair in pairs if not dropped.intersection(map(_folder, pair[:2]))]
+    note = (
+        f"{counted(len(dropped), 'subject')} under two races, dropped with "
+        f"{counted(len(pairs) - len(kept), 'pair')}: {', '.join(sorted(dropped))}"
+    )
+    near = (folder.parent / "data" for folder in (path, *path.parents[:2]))
+    root = images or next(filter(Path.is_dir, near), files[0].parent)
+    alone = len(files) == 1 and not (root / race).is_dir()
+    return list_bench(
+        path,
+        "rfw",
+        kept,
         root,
-        file_source(path, "rfw", files if path.is_dir() else ()),
         subject_of=_folder,
+        named_by="the list",
+        name="rfw" if len(files) > 1 else files[0].stem,
+        files=files if path.is_dir() else (),
         path_of=lambda name: name.partition("/")[2] if alone else name,
+        notes=[note] if dropped else (),
     )
 
 
-def _lfw_rows(path: Path, lines: list[Line]) -> list[Row]:
-    """Return lines ``name i j`` and ``name1 i name2 j``, whose fields TAB or else blanks separate.
+def _lfw_pairs(path: Path, lines: list[Line]) -> Iterator[NamedPair]:
+    """Yield lines ``name i j`` and ``name1 i name2 j``, whose fields TAB or else blanks separate.
 
     Raises:
         DatasetError: a line with other fields, or of two subjects who are the same.
     """
-    rows = []
     for line, text in lines:
         where = f"{path}, line {line}"
         fields = [field.strip() for field in text.split("\t")] if "\t" in text else text.split()
@@ -147,15 +135,12 @@ def _lfw_rows(path: Path, lines: list[Line]) -> list[Row]:
             raise malformed(where, text, "'name i j', or 'name1 i name2 j' of two subjects,")
         same = len(fields) == 3
         first, i, second, j = [*fields[:2], fields[0], fields[2]] if same else fields
-        for name in (first, second):
+        sides = []
+        for name, number in ((first, i), (second, j)):
             if not name or "/" in name or "\\" in name:
                 raise malformed(where, name, "the name of a subject")
-        one, other = (
-            f"{name}/{name}_{parse_number(number, where):04d}.jpg"
-            for name, number in ((first, i), (second, j))
-        )
-        rows.append((one, other, same, where))
-    return rows
+            sides.append(f"{name}/{name}_{parse_number(number, where):04d}.jpg")
+        yield NamedPair(sides[0], sides[1], same, where, 0)
 
 
 def _folder(image: str) -> str:
@@ -166,7 +151,7 @@ def read_two_lines(path: Path, images: Path | None, format: str) -> Bench:
     """Read two lines a pair, ``image label`` each, where 0 is different and anything else same.
 
     CALFW and CPLFW list all same pairs first; these are dealt out again to ten folds, 300 same and
-    then 300 different pairs each.
+    then 300 different pairs each. Pairs that are too few for ten folds of both are in none.
 
     Source: JDAI-CV/FaceX-Zoo, ``test_protocol/lfw/pairs_parser.py``.
 
@@ -175,41 +160,28 @@ def read_two_lines(path: Path, images: Path | None, format: str) -> Bench:
     """
     label = "'image label', that a whole number,"
     lines = list(read_matches(path, r"(.*\S)\s+([+-]?[0-9]{1,9})", label))
-    pairs = list(itertools.zip_longest(lines[::2], lines[1::2], fillvalue=("", ("", ""))))
-    for (where, (_, one)), (_, (_, other)) in pairs:
+    pairs = []
+    for (where, (first, one)), (_, (second, other)) in itertools.zip_longest(
+        lines[::2], lines[1::2], fillvalue=("", ("", ""))
+    ):
         if not other or bool(int(one)) != bool(int(other)):
             raise DatasetError(
                 f"{where}: the next line should be of the same pair and of the same kind, found "
                 f"{other or 'no more'}; lines may be missing before, get the whole list"
             )
-    order, folds = deal(np.array([int(label) != 0 for (_, (_, label)), _ in pairs]))
-    table = PairList()
-    for pair, fold in zip(order.tolist(), folds.tolist(), strict=True):
-        (where, (first, label)), (_, (second, _)) = pairs[pair]
-        table.add(first, second, int(label) != 0, where, fold)
-    return table.bench(
+        pairs.append(NamedPair(first, second, int(one) != 0, where))
+    same = [pair.same for pair in pairs]
+    parts = [sum(same), len(same) - sum(same)] if all(same[: sum(same)]) else [len(same)]
+    folds = np.concatenate([fold_indices(size) for size in parts]) * (min(parts) >= 10)
+    return list_bench(
+        path,
         format,
+        [pairs[i]._replace(fold=int(folds[i])) for i in np.argsort(folds, kind="stable")],
         images or path.parent,
-        file_source(path, format),
         # Ann_Lee of Ann_Lee_0001.jpg.
         subject_of=lambda name: re.sub(r"_[0-9]+$", "", PurePosixPath(name).stem),
-        named_by="image names",
+        name=format,
     )
-
-
-def deal(same: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
-    """Return an order in which ten contiguous folds have both classes, and the fold of every pair.
-
-    Where all same pairs come first, fold k gets the k-th tenth of these, then the k-th tenth of the
-    others; any other order stays. All are ``(n,)``; all pairs are in one fold if they are too few.
-    """
-    count = int(same.sum())
-    sizes = [count, len(same) - count] if same[:count].all() and 0 < count < len(same) else []
-    parts = [contiguous_folds(size) for size in sizes or [len(same)]]
-    known = [part for part in parts if part is not None]
-    folds = np.concatenate(known) if len(known) == len(parts) else np.zeros(len(same), np.int64)
-    order = np.argsort(folds, kind="stable")
-    return order, folds[order]
 
 
 def read_cfp(path: Path, images: Path | None, split: str) -> Bench:
@@ -225,44 +197,43 @@ def read_cfp(path: Path, images: Path | None, split: str) -> Bench:
     """
     protocol = path / "Protocol" if (path / "Protocol").is_dir() else path
     folders = sorted((protocol / "Split" / split).glob("[0-9]*"))
-    if not folders or [folder.name for folder in folders] != [
-        f"{number:02d}" for number in range(1, len(folders) + 1)
-    ]:
+    names = [folder.name for folder in folders]
+    if not names or names != [f"{number:02d}" for number in range(1, len(names) + 1)]:
         raise DatasetError(
             f"{protocol / 'Split' / split}: folders 01, 02, … with same.txt and diff.txt belong "
-            f"here, found {', '.join(folder.name for folder in folders) or 'none'}; name the "
-            "folder that holds CFP's Protocol"
+            f"here, found {', '.join(names) or 'none'}; name the folder that holds CFP's Protocol"
         )
     lists = [protocol / f"Pair_list_{view}.txt" for view in ("F", split[1])]
     listed = [_cfp_images(file) for file in lists]
-    table, files = PairList(), {*lists}
-    for fold, folder in enumerate(folders):
-        for name, same in (("same.txt", True), ("diff.txt", False)):
-            files.add(folder / name)
-            for where, fields in read_matches(folder / name, r"(\S+)\s*,\s*(\S+)", "'i,j'"):
-                pair = []
-                for field, ids in zip(fields, listed, strict=True):
-                    if (number := parse_number(field, where, least=1)) > len(ids):
-                        raise malformed(where, field, f"a number up to {len(ids):,}, as listed,")
-                    pair.append(ids[number - 1])
-                table.add(pair[0], pair[1], same, where, fold)
-    root = protocol.parent / "Data" / "Images" if images is None else images
+    pairs, files = [], {*lists}
+    for folder, same in itertools.product(folders, (True, False)):
+        file = folder / ("same.txt" if same else "diff.txt")
+        files.add(file)
+        for where, fields in read_matches(file, r"(\S+)\s*,\s*(\S+)", "'i,j'"):
+            sides = []
+            for field, ids in zip(fields, listed, strict=True):
+                if (number := parse_number(field, where, least=1)) > len(ids):
+                    raise malformed(where, field, f"a number up to {len(ids):,}, as listed,")
+                sides.append(ids[number - 1])
+            pairs.append(NamedPair(sides[0], sides[1], same, where, folder.name))
+    root, notes = images or protocol.parent / "Data" / "Images", []
     # Copies with train and test have the subjects one folder deeper.
-    level = {
-        subject: found.parent.name
-        for subject in dict.fromkeys(name.partition("/")[0] for name in table.names)
-        if not (root / subject).is_dir()
-        for found in sorted(root.glob(f"*/{glob.escape(subject)}"))[:1]
-    }
-    if level:
-        deeper = ", ".join(sorted({*level.values()}))
-        table.notes.append(f"{root}: {len(level):,} subjects lie one folder deeper, in {deeper}")
-    return table.bench(
-        f"cfp_{split.lower()}",
+    deeper = {inside.name: inside.parent.name for inside in sorted(root.glob("*/*"))}
+    subjects = {side.partition("/")[0] for pair in pairs for side in pair[:2]}
+    if moved := subjects & deeper.keys():
+        within = ", ".join(sorted({deeper[subject] for subject in moved}))
+        notes.append(f"{root}: {len(moved):,} subjects lie one folder deeper, in {within}")
+    return list_bench(
+        protocol,
+        f"cfp-{split.lower()}",
+        pairs,
         root,
-        file_source(protocol, f"cfp-{split.lower()}", [*files]),
         subject_of=lambda name: name.partition("/")[0],
-        path_of=lambda name: str(PurePosixPath(level.get(name.partition("/")[0], ""), name)),
+        named_by="the list",
+        name=f"cfp_{split.lower()}",
+        files=[*files],
+        path_of=lambda name: str(PurePosixPath(deeper.get(name.partition("/")[0], ""), name)),
+        notes=notes,
     )
 
 
@@ -289,28 +260,28 @@ def read_agedb(path: Path, images: Path | None) -> Bench:
     Raises:
         DatasetError: the file has another structure.
     """
-    splits, table = many(read_mat(path, ["splits"])["splits"]), PairList()
+    pairs = []
     try:
-        for fold, split in enumerate(splits):
+        for fold, split in enumerate(many(read_mat(path, ["splits"])["splits"])):
             sides, labels = list(split.values())[:2]
-            pairs = zip(*map(many, many(sides)), many(labels), strict=True)
-            for number, (first, second, label) in enumerate(pairs, start=1):
-                names = [f"{next(iter(side.values()))}.jpg" for side in (first, second)]
-                same = {1: True, -1: False}[label]
+            listed = zip(*map(many, many(sides)), many(labels), strict=True)
+            for number, (*both, label) in enumerate(listed, start=1):
+                first, second = (f"{next(iter(side.values()))}.jpg" for side in both)
                 where = f"{path}, split {fold + 1}, pair {number}"
-                table.add(names[0], names[1], same, where, fold)
+                pairs.append(NamedPair(first, second, {1: True, -1: False}[label], where, fold))
     except (AttributeError, KeyError, StopIteration, TypeError, ValueError) as problem:
         raise DatasetError(
             f"{path}: this is no protocol file of AgeDB ({type(problem).__name__}: {problem}); it "
             "needs the cell array 'splits' of structures, with pairs of names and labels 1 or -1"
         ) from problem
     years = re.search(r"(\d+)_?years", path.stem)
-    return table.bench(
-        f"agedb_{years[1]}" if years else path.stem,
+    return list_bench(
+        path,
+        "agedb",
+        pairs,
         images or path.parent,
-        file_source(path, "agedb"),
         subject_of=_agedb_subject,
-        named_by="image names",
+        name=f"agedb_{years[1]}" if years else None,
     )
 
 
@@ -335,46 +306,46 @@ def read_flat(path: Path, images: Path | None) -> Bench:
         DatasetError: a line with other fields, or no place that holds labels only.
     """
     lines, columns, folds = _flat_columns(path, read_lines(path))
-    begin, files = 0, any(sign in column[0] for column in columns for sign in "./\\")
-    for at in (2, 0):
-        name, *below = map(str.lower, columns[at])
-        word, words = (any(map(str.isalpha, text)) for text in (name, "".join(below)))
-        above = below and LABELS.keys() >= {*below} and word and not (words and name in LABELS)
-        if (name in HEADERS and name not in LABELS) or (above and not files):
-            begin = 1
-            break
-    else:
-        counts = {at: sum(text.lower() in LABELS for text in columns[at]) for at in (2, 0)}
-        at = max(counts, key=lambda at: counts[at])
-        if counts[0] == counts[2] == len(lines):
-            raise DatasetError(
-                f"{path}: the first and the last field are labels in all lines; give the images "
-                "names that are no labels, or write a header such as image1,image2,label"
-            )
+    at, begin = _flat_labels(path, columns)
     labels, *sides = (column[begin:] for column in (columns.pop(at), *columns))
     if not any("/" in name for side in sides for name in side):
         sides = [[name.replace("\\", "/") for name in side] for side in sides]
-    table, root, names = PairList(), images or path.parent, {*sides[0], *sides[1]}
+    root, notes, names = images or path.parent, [], {*sides[0], *sides[1]}
     if names and all(re.match(r"([A-Za-z]:)?/", name) for name in names):
         shared = Path(os.path.commonpath(map(os.path.dirname, names)))
         if images is not None and shared.is_relative_to(images.absolute()):
             shared = images.absolute()
         sides = [[os.path.relpath(name, shared) for name in side] for side in sides]
-        table.notes.append(f"the list has absolute paths; images are named from {shared} on")
+        notes.append(f"the list has absolute paths; images are named from {shared} on")
         root = images or (shared if shared.is_dir() else path.parent)
-    for row, (label, first, second) in enumerate(zip(labels, *sides, strict=True), begin):
+    pairs = []
+    for row, (label, one, other) in enumerate(zip(labels, *sides, strict=True), begin):
         where = f"{path}, line {lines[row]}"
-        table.add(first, second, parse_label(label, where), where, folds[row] if folds else 0)
+        same, fold = parse_label(label, where), folds[row] if folds else None
+        pairs.append(NamedPair(one, other, same, where, fold))
     # Only a folder for each subject says who is who.
-    foldered = folders_of(text_array(list(table.names), str(path))) is not None
-    return table.bench(
-        path.stem,
-        root,
-        file_source(path, "flat"),
-        ten_folds=folds is None,
-        subject_of=(lambda name: str(PurePosixPath(name).parent)) if foldered else None,
-        named_by="image names",
-    )
+    foldered = all(_folder(side) for pair in pairs for side in pair[:2])
+    subject_of = (lambda name: str(PurePosixPath(name).parent)) if foldered else None
+    return list_bench(path, "flat", pairs, root, subject_of=subject_of, notes=notes)
+
+
+def _flat_labels(path: Path, columns: list[list[str]]) -> tuple[int, int]:
+    """Return which of three columns has the labels, and in which row they begin."""
+    files = any(sign in column[0] for column in columns for sign in "./\\")
+    counts = {}
+    for at in (2, 0):
+        name, *below = map(str.lower, columns[at])
+        word, words = (any(map(str.isalpha, text)) for text in (name, "".join(below)))
+        above = below and LABELS.keys() >= {*below} and word and not (words and name in LABELS)
+        if (name in HEADERS and name not in LABELS) or (above and not files):
+            return at, 1
+        counts[at] = sum(text in LABELS for text in (name, *below))
+    if counts[0] == counts[2] == len(columns[0]):
+        raise DatasetError(
+            f"{path}: the first and the last field are labels in all lines; give the images "
+            "names that are no labels, or write a header such as image1,image2,label"
+        )
+    return (2 if counts[2] >= counts[0] else 0), 0
 
 
 def _flat_columns(
@@ -440,63 +411,58 @@ def read_parquet_pairs(path: Path, images: Path | None) -> Bench:
         files = [path.with_stem(SHARD.sub(number, path.stem)) for number in numbers]
     elif path.is_dir():
         files = shard_paths(path, ".arrow") or shard_paths(path, ".parquet")
+    frame = pd.concat(map(_read_frame, files), ignore_index=True) if files else pd.DataFrame()
+    label = next((name for name in HEADERS if name in frame), "label")
+    if {"image", "index"} <= {*frame}:
+        frame = _pairs_of_rows(path, frame, label)
+    columns = ["image1", "image2", label, *({"fold"} & {*frame})]
+    if not {*columns} <= {*frame}:
+        raise DatasetError(
+            f"{path}: the columns image1, image2 and {' or '.join(HEADERS)} are needed, found "
+            f"{', '.join(map(str, frame.columns))[:200]}; name a table of pairs"
+        )
     numbered: dict[bytes, int] = {}
-    table, frames = PairList(), []
-    for file in files:
-        with reading_parquet(file):
-            if file.suffix == ".arrow":
-                import pyarrow as pa
-
-                with pa.memory_map(str(file)) as mapped, pa.ipc.open_stream(mapped) as stream:
-                    frames.append((file, stream.read_all().to_pandas()))
-            else:
-                frames.append((file, pd.read_parquet(file)))
-    if frames and all({"image", "index"} <= {*frame} for _, frame in frames):
-        frames = [(path, _pairs_of_rows(path, pd.concat([frame for _, frame in frames])))]
-    columns: list[str] = []
-    for file, frame in frames:
-        label = next((own for name in HEADERS for own in frame if own == name), "label")
-        columns = ["image1", "image2", label, *({"fold"} & {*frame})]
-        if not {*columns} <= {*frame}:
-            raise DatasetError(
-                f"{file}: the columns image1, image2 and {' or '.join(HEADERS)} are needed, found "
-                f"{', '.join(map(str, frame.columns))[:200]}; name a table of pairs"
-            )
-        rows = zip(*(frame[name].tolist() for name in columns), strict=True)
-        for row, (first, second, label, *fold) in enumerate(rows):
-            where = f"{file}, row {row}"
-            contents = [_encoded(cell, where) for cell in (first, second)]
-            one, other = (str(numbered.setdefault(each, len(numbered))) for each in contents)
-            table.add(one, other, parse_label(str(label), where), where, *fold)
-    return table.bench(
-        SHARD.sub("", path.stem),
-        MemoryImages(path, list(table.names), list(numbered)),
-        file_source(
-            path.parent if shard else path, "parquet", files if shard or path.is_dir() else ()
-        ),
-        ten_folds=len(columns) == 3,
+    pairs = []
+    rows = zip(*(frame[name].tolist() for name in columns), strict=True)
+    for row, (one, other, text, *fold) in enumerate(rows):
+        where = f"{path}, row {row}"
+        contents = [_encoded(cell, where) for cell in (one, other)]
+        first, second = (str(numbered.setdefault(each, len(numbered))) for each in contents)
+        pairs.append(NamedPair(first, second, parse_label(str(text), where), where, *fold))
+    return list_bench(
+        path.parent if shard else path,
+        "parquet",
+        pairs,
+        MemoryImages(path, list(map(str, numbered.values())), list(numbered)),
         subject_of=None,
+        name=SHARD.sub("", path.stem),
+        files=files if shard or path.is_dir() else (),
     )
 
 
-def _pairs_of_rows(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
-    """Return CVLface's rows as pairs: indices 2i and 2i + 1 are pair i, and both have its label."""
+def _read_frame(file: Path) -> pd.DataFrame:
     import pandas as pd
 
-    label = next((name for name in HEADERS if name in rows), None)
+    with reading_parquet(file):
+        if file.suffix != ".arrow":
+            return pd.read_parquet(file)
+        import pyarrow as pa
+
+        with pa.memory_map(str(file)) as mapped, pa.ipc.open_stream(mapped) as stream:
+            return stream.read_all().to_pandas()
+
+
+def _pairs_of_rows(path: Path, rows: pd.DataFrame, label: str) -> pd.DataFrame:
+    """Return CVLface's rows as pairs: indices 2i and 2i + 1 are pair i, and both have its label."""
     rows = rows.sort_values("index", ignore_index=True)
-    if (
-        label is None
-        or len(rows) % 2
-        or (rows["index"] != rows.index).any()
-        or (rows[label][::2].to_numpy() != rows[label][1::2].to_numpy()).any()
-    ):
+    first, second = (rows[side::2].reset_index(drop=True) for side in (0, 1))
+    whole = label in rows and len(first) == len(second) and (rows["index"] == rows.index).all()
+    if not whole or (first[label] != second[label]).any():
         raise DatasetError(
             f"{path}: its {len(rows):,} rows are no pairs: the columns are image, index (0, 1, …, "
             "each once) and is_same, alike in rows 2i and 2i + 1; get the whole table"
         )
-    sides = {f"image{side + 1}": rows["image"][side::2].tolist() for side in (0, 1)}
-    return pd.DataFrame({**sides, "label": rows[label][::2].tolist()})
+    return first.rename(columns={"image": "image1"}).assign(image2=second["image"])
 
 
 def _encoded(cell: Any, where: str) -> bytes:

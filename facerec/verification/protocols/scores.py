@@ -104,12 +104,6 @@ def read_scores(
         DatasetError: another form; the sentence names the line.
     """
     path = Path(path)
-    if path.suffix.lower() == ".parquet":
-        text = path.with_suffix(".csv")
-        raise DatasetError(
-            f"{path}: a Parquet table, and scores are read from text; `import pandas as pd; "
-            f"pd.read_parquet('{path}').to_csv('{text}', index=False)` writes it"
-        )
     first = read_lines(path)[0][1]
     mark = next((mark for mark in ",;\t" if mark in first), None)
     names = [name.strip(' "') for name in first.split(mark)]
@@ -129,14 +123,9 @@ def read_scores(
             f"label or {' and '.join(side.format(subject) for side in SIDES[0])}; write such a "
             "header, apart by commas, or say which is which: --columns score=similarity label=same"
         )
-    grouped = {
-        name: found
-        for name in groups
-        for column in [same_name(name.lower())]
-        if (found := _sides(columns, column) or ((column, column) if column in columns else None))
-    }
+    grouped = {name: _sides(columns, same_name(name.lower()), alone=True) for name in groups}
     wanted = {"score", "label", "fold", SOURCE, *(sides or ())}
-    wanted |= {column for both in grouped.values() for column in both}
+    wanted.update(*filter(None, grouped.values()))
     lines, texts = _read(path, [name for name in columns if name in wanted], columns, table)
 
     def refuse(row: int, problem: str) -> DatasetError:
@@ -156,7 +145,7 @@ def read_scores(
         scores = 0.0 - scores  # no −0 for two equal images
     subjects, people, folds = None, None, None
     if sides is not None:
-        named = [values(side, _written, "a subject id is empty") for side in sides]
+        named = [values(side, lambda text: text or None, "a subject id is empty") for side in sides]
         people, index = np.unique(np.concatenate(named), return_inverse=True)
         one, other = index.reshape(2, -1).astype(np.int64)
         subjects, issame = (one, other), one == other
@@ -167,38 +156,13 @@ def read_scores(
             row = int(np.argmax(labels != issame))
             raise refuse(row, "the label contradicts the subject ids")
         issame = labels
+    notes = []
     if "fold" in columns:
         numbers = values("fold", _fold, "the fold {!r} is no whole number")
         folds = np.unique(numbers, return_inverse=True)[1].reshape(-1).astype(np.int64)
         if not folds.any():
-            raise DatasetError(
-                f"{path}: all pairs are in fold {numbers[0]}; accuracy needs two folds or more, so "
-                "number more of them or take out the column fold"
-            )
-    sources: dict[str, int] = {}
-    if grouped and SOURCE in columns:
-        sources = dict(sorted(Counter(texts[SOURCE]).items()))
-    return ScoredPairs(
-        scores,
-        issame,
-        folds=folds,
-        subjects=subjects,
-        groups={
-            name: (values(first, _recorded), values(second, _recorded))
-            for name, (first, second) in grouped.items()
-        },
-        names=people,
-        label_sources=sources,
-        notes=_notes(path, scores, issame, distances),
-        source={**file_source(path, "text" if table is None else "csv"), "distances": distances},
-    )
-
-
-def _notes(
-    path: Path, scores: NDArray[np.float64], issame: NDArray[np.bool_], distances: bool
-) -> tuple[str, ...]:
-    """Say what was done to the scores, and whether they seem to run the other way."""
-    notes = []
+            folds = None
+            notes.append(f"{path.name}: all pairs are in one fold, so there is no accuracy")
     if distances:
         notes.append(
             f"{path.name}: distances were read with their sign changed, so a threshold of −d "
@@ -207,7 +171,21 @@ def _notes(
     if said := turned(scores, issame):
         advice = "leave out" if distances else "if they are distances, give"
         notes.append(f"{path.name}: {said}; {advice} --distances")
-    return tuple(notes)
+    return ScoredPairs(
+        scores,
+        issame,
+        folds,
+        subjects,
+        groups={
+            name: (values(both[0], _recorded), values(both[1], _recorded))
+            for name, both in grouped.items()
+            if both is not None
+        },
+        names=people,
+        label_sources=Counter(sorted(texts.get(SOURCE, ()))) if any(grouped.values()) else {},
+        notes=tuple(notes),
+        source={**file_source(path, "text" if table is None else "csv"), "distances": distances},
+    )
 
 
 def _read(
@@ -250,18 +228,14 @@ def _fold(text: str) -> int | None:
     return int(text) if re.fullmatch("[0-9]{1,9}", text) else None
 
 
-def _written(text: str) -> str | None:
-    return text or None
-
-
 def _recorded(text: str) -> str:
     """Return a group, empty where none is recorded."""
     return "" if is_missing(text) else text
 
 
-def _sides(columns: Sequence[str], name: str) -> tuple[str, str] | None:
-    """Return the columns that say something of both sides of a pair; None without them."""
-    for first, second in SIDES:
+def _sides(columns: Sequence[str], name: str, alone: bool = False) -> tuple[str, str] | None:
+    """Return the columns, or if ``alone`` may be the one, that say something of both sides."""
+    for first, second in (*SIDES, *[("{}", "{}")] * alone):
         if {first.format(name), second.format(name)} <= {*columns}:
             return first.format(name), second.format(name)
     return None

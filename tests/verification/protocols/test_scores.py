@@ -94,7 +94,6 @@ SUBJECTS = "bio_ref_subject_id,probe_subject_id"
         ("label,score\n1,.5\n0\n", "line 3: 1 fields"),
         ("1 .5\n0 .5 7\n", "line 2: .* 2 fields"),
         ("label,score,fold\n1,.5,0\n0,.5,x\n", "line 3: the fold 'x'"),
-        ("label,score,fold\n1,.5,3\n0,.5,3\n", "all pairs are in fold 3"),
         ("score,x\n.5,1\n", "line 1: .* label"),
         ("label,score,score\n1,2,3\n", "line 1: .* twice"),
         (b"label,score\n1,.5\n\xff,.5\n", "line 3: .*UTF-8"),

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from rows import Row
 
 from facerec.fairness.differentials import differentials
-from facerec.fairness.rates import GroupErrors, all_pairs_rates
+from facerec.fairness.groupings import Grouping
+from facerec.fairness.rates import all_pairs_rates
 
 Generator = np.random.Generator
 Counts = Callable[[Generator, int], NDArray[np.int64]]
@@ -108,12 +109,12 @@ def _differ(
         )
         vectors = np.concatenate([vectors for _, vectors in drawn])
         codes = np.searchsorted(firsts, people, side="right") - 1
-        (errors,) = all_pairs_rates(vectors, people, [(codes, names)], targets=("1e-2",))
-        assert isinstance(errors, GroupErrors), errors
+        groups = Grouping(("group",), tuple((name,) for name in names), codes)
+        (errors,) = all_pairs_rates(vectors, people, [groups], targets=("1e-2",))
         point = errors.points[0]
         whole = point.fnmr[-1]
         count["FNMR", "rate"] += whole.value if whole else 0.0
-        for row in differentials(errors, replicates=replicates, seed=run).rows:
+        for row in differentials(errors, replicates=replicates, seed=run):
             if row.measure != measure or row.p_value is None:
                 continue
             count[row.of, "made"] += 1

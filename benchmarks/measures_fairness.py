@@ -20,12 +20,14 @@ from facerec.embedding import Embeddings
 from facerec.fairness.association import associate
 from facerec.fairness.attributes import read_attributes
 from facerec.fairness.audit import audit_embeddings
+from facerec.fairness.groupings import Grouping
 from facerec.fairness.norms import SubjectNorms, norm_figures
 from facerec.fairness.page import write_audit
 from facerec.fairness.rows import select
 from facerec.fairness.variance_shares import permute
 
 GROUPS, SUBJECTS, IMAGES = 4, 40, 20
+NAMES = tuple((name,) for name in "ABCD")
 SIZE = f"{GROUPS} groups × {SUBJECTS} subjects × {IMAGES} images"
 
 
@@ -93,7 +95,7 @@ def audit_speed(subjects: int = 10_000, images: int = 20, repeats: int = 3) -> l
     people = np.repeat(np.arange(subjects), images)
     norms = 20 + generator.standard_normal(subjects)[people]
     norms += generator.standard_normal(len(people))
-    sample = SubjectNorms.of(norms, people, groups[people], "ABCD")
+    sample = SubjectNorms.of(norms, people, Grouping(("group",), NAMES, groups[people]))
     times = np.empty((repeats, 3))
     for row in times:
         start = time.process_time()
@@ -172,7 +174,8 @@ def _draw(generator: np.random.Generator, icc: float, shift: float) -> NDArray[n
 
 def _rejects(norms: NDArray[np.float64], permutations: int, seed: int) -> bool:
     people = np.repeat(np.arange(len(norms)), IMAGES)
-    sample = SubjectNorms.of(norms.ravel(), people, _groups()[people], "ABCD")
+    groups = Grouping(("group",), NAMES, _groups()[people])
+    sample = SubjectNorms.of(norms.ravel(), people, groups)
     return permute(sample.means, sample.groups, permutations, seed)[1] <= 0.05
 
 

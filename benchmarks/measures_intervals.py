@@ -16,7 +16,8 @@ from scipy.stats import norm
 from scipy.stats import t as student
 
 from facerec.fairness.differentials import RATIO, differentials
-from facerec.fairness.rates import GroupErrors, Thresholds, all_pairs_rates
+from facerec.fairness.groupings import Grouping
+from facerec.fairness.rates import Thresholds, all_pairs_rates
 from facerec.statistics.influences import ScoredComparisons
 from facerec.statistics.intervals import Interval
 from facerec.statistics.operating_points import OperatingPoint
@@ -116,17 +117,17 @@ def rare_rates(repetitions: int = 200) -> list[Row]:
                 person = np.repeat(np.arange(2 * people), images)
                 drawn = population.people(generator, 2 * people)
                 vectors = population.images(generator, drawn, person)
-                groups = [((person >= people).astype(np.int64), ("A", "B"))]
+                codes = (person >= people).astype(np.int64)
+                groups = [Grouping(("group",), (("A",), ("B",)), codes)]
                 given = Thresholds("the truth", tuple(points))
                 (errors,) = all_pairs_rates(vectors, person, groups, thresholds=given)
-                assert isinstance(errors, GroupErrors), errors
                 for at in errors.points:
                     for of, shares in (("FMR", at.fmr[:2]), ("FNMR", at.fnmr[:2])):
                         if (rate := (of, at.point.target)) in truth.thresholds:
                             limits = [share.interval() for share in shares if share]
                             true = float(at.point.target)
                             held["", rate] += [end.low <= true <= end.high for end in limits]
-                for row in differentials(errors, replicates=299, seed=seed).rows:
+                for row in differentials(errors, replicates=299, seed=seed):
                     rate = row.of, row.at.target
                     if row.measure == RATIO and row.p_value and rate in truth.thresholds:
                         held["test of ", rate].append(row.p_value < 0.05)

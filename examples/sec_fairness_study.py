@@ -13,7 +13,7 @@ a table of their recorded groups.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from facerec.fairness.baseline import (
     compare_models,
     interval_of,
 )
+from facerec.fairness.groupings import Grouping
 from facerec.fairness.result import AuditSettings
 from facerec.report.estimate import Estimate
 from facerec.report.words import limits, number
@@ -115,8 +116,7 @@ def over_seeds(changes: dict[int, Change]) -> Mean:
 def compare(
     embedded: dict[int, tuple[Embeddings, Embeddings]],
     subject: NDArray[np.int64],
-    group: NDArray[np.int64],
-    names: Sequence[str],
+    grouping: Grouping,
     **options: Any,
 ) -> tuple[list[Mean], list[str]]:
     """Return what changes over all seeds, of the images that no model failed on, and notes.
@@ -124,8 +124,7 @@ def compare(
     Args:
         embedded: seed → the same images without and with SEC.
         subject: code of the subject on each image, −1 where not known.
-        group: code of the group of each image, −1 where not known.
-        names: of the groups.
+        grouping: of the images.
         options: see `compare_models`.
     """
     there = np.all([side.norms > 0 for both in embedded.values() for side in both], axis=0)
@@ -133,7 +132,7 @@ def compare(
     found: dict[Key, dict[int, Change]] = {}
     notes: dict[str, None] = {}
     for seed, both in embedded.items():
-        changes, said = compare_models(*both, known, group, names, **options)
+        changes, said = compare_models(*both, known, grouping, **options)
         notes |= dict.fromkeys(said)
         for change in changes:
             found.setdefault(change.key, {})[seed] = change
@@ -171,9 +170,8 @@ def study(
             said += [f"seed {seed} {arm}: {finding.text}" for finding in declared]
         embedded[seed] = sides[0], sides[1]
     joined = join(attributes, embedded[seeds[0]][0])
-    groups = joined.groupings[0]
     how: dict[str, Any] = {"pairs": bench.pairs, "targets": targets}
-    return said, *compare(embedded, joined.subjects, groups.codes, groups.names, **how)
+    return said, *compare(embedded, joined.subjects, joined.groupings[0], **how)
 
 
 def answer(said: list[str], changes: list[Mean], notes: list[str]) -> Iterator[str]:

@@ -73,6 +73,8 @@ _SAME = {"man": "male", "men": "male", "woman": "female", "women": "female"}
 _IMAGE, _SOURCE, _FAMILY = "image_id", "label_source", "family"
 _POSITIONS = 10
 
+Kind = Literal["line", "row", "pair"]
+
 
 @dataclass(frozen=True, eq=False)
 class Attributes:
@@ -108,8 +110,9 @@ class Exclusion:
     """Subjects concerned, where they are known."""
     attribute: str | None = None
     """The attribute for which they are left out; None if for all."""
-    kind: Literal["line", "row"] = "line"
-    """Whether ``positions`` are lines of the attributes, from 1, or rows of embeddings, from 0."""
+    kind: Kind = "line"
+    """Whether ``positions`` are lines of the attributes, from 1, or rows of embeddings or pairs of
+    a list, from 0."""
     positions: tuple[int, ...] = ()
     """The first ten of them."""
 
@@ -184,18 +187,19 @@ def read_attributes(
                 f"{path}, line {lines[empty[0]]}: {column} is empty ({len(empty):,} such lines); "
                 "write it there or remove the line"
             )
-    sources = dict(sorted(Counter(table[_SOURCE] if source else [""] * len(table)).items()))
     values = {name: _texts(path, table[name], missing=True) for name in dict.fromkeys(groups)}
     for name, texts in values.items():
         check_values(path, name, texts)
+    sources = Counter(table[_SOURCE] if source else [""] * len(table))
+    label_sources, inferred = check_sources(path, sources, allow_inferred=allow_inferred)
     return Attributes(
         path=path,
         lines=lines,
         images=_texts(path, table[_IMAGE]),
         subjects=_texts(path, table[subject]),
         groups=values,
-        label_sources=tuple(source or NOT_SAID for source in sources),
-        inferred=check_sources(path, sources, allow_inferred=allow_inferred),
+        label_sources=label_sources,
+        inferred=inferred,
         families=_texts(path, table[_FAMILY], missing=True) if families else None,
     )
 
@@ -288,8 +292,10 @@ def _families(
     return np.unique(family, return_inverse=True)[1].reshape(-1)
 
 
-def check_sources(path: Path, sources: Mapping[str, int], *, allow_inferred: bool) -> bool:
-    """Return whether labels may be inferred: their source does not begin as one of `RECORDED`.
+def check_sources(
+    path: Path, sources: Mapping[str, int], *, allow_inferred: bool
+) -> tuple[tuple[str, ...], bool]:
+    """Return the sources of labels, sorted, and whether one does not begin as one of `RECORDED`.
 
     Args:
         path: the file.
@@ -300,7 +306,9 @@ def check_sources(path: Path, sources: Mapping[str, int], *, allow_inferred: boo
         DatasetError: they may, and that is not allowed.
     """
     inferred = [
-        source for source in sources if not _RECORDED.fullmatch(source) or _GUESSED.search(source)
+        source
+        for source in sorted(sources)
+        if not _RECORDED.fullmatch(source) or _GUESSED.search(source)
     ]
     if inferred and not allow_inferred:
         count = sum(sources[source] for source in inferred)
@@ -311,7 +319,7 @@ def check_sources(path: Path, sources: Mapping[str, int], *, allow_inferred: boo
             f"{RECORDED[-1]}, as in 'self-reported: enrolment form'; else allow inferred labels "
             "(--allow-inferred-labels), which puts a banner on every page"
         )
-    return bool(inferred)
+    return tuple(source or NOT_SAID for source in sorted(sources)), bool(inferred)
 
 
 def changing(exclusions: Sequence[Exclusion], groupings: Sequence[Grouping]) -> list[str]:
@@ -423,14 +431,43 @@ def _exclude(
     *,
     images: int | None = None,
     attribute: str | None = None,
-    kind: Literal["line", "row"] = "line",
+    kind: Kind = "line",
 ) -> None:
-    """Append what is left out, if it is anything."""
-    if len(positions):
-        count = len(positions) if images is None else images
+    """Append what is left out, if it is anything; a position may be there twice."""
+    places = np.unique(positions)
+    if len(places):
+        count = len(places) if images is None else images
         concerned = None if subjects is None else len(np.unique(subjects))
-        first = tuple(np.sort(positions)[:_POSITIONS].tolist())
+        first = tuple(places[:_POSITIONS].tolist())
         exclusions.append(Exclusion(reason, count, concerned, attribute, kind, first))
+
+
+def usable_values(
+    attribute: str,
+    values: NDArray[np.str_],
+    torn: NDArray[np.bool_],
+    positions: NDArray[np.int64],
+    subjects: NDArray[Any] | None,
+    exclusions: list[Exclusion],
+    kind: Kind = "line",
+) -> NDArray[np.str_]:
+    """Return the values ``(n,)`` of an attribute, empty where they cannot be used.
+
+    Args:
+        attribute: its name.
+        values: as recorded, empty where nothing is.
+        torn: whether the subject has another value somewhere, ``(n,)``.
+        positions: where each value stands, ``(n,)``.
+        subjects: who has each, ``(n,)``; None where that is not known.
+        exclusions: takes what is left out, once a position.
+        kind: of positions.
+    """
+    who = "mated pair" if subjects is None else "subject"
+    empty = (values == "") & ~np.isin(positions, positions[torn])
+    for reason, gone in ((f"{who} {SEVERAL}", torn), (NO_VALUE, empty)):
+        concerned = None if subjects is None else subjects[gone]
+        _exclude(exclusions, reason, positions[gone], concerned, attribute=attribute, kind=kind)
+    return np.where(torn, "", values)
 
 
 def _labels(
@@ -444,11 +481,9 @@ def _labels(
     """Return the value of an attribute for each image, empty where it cannot be used."""
     values, subjects = attributes.groups[name], attributes.subjects[lines]
     # A contradiction anywhere in the file counts, also on lines that were not joined.
-    conflict = np.isin(subjects, contradictory(attributes.subjects, values))
-    empty = (values[lines] == "") & ~conflict
-    for reason, gone in ((f"subject {SEVERAL}", conflict), (NO_VALUE, empty)):
-        numbers = attributes.lines[lines[gone]]
-        _exclude(exclusions, reason, numbers, subjects[gone], attribute=name)
+    torn = np.isin(subjects, contradictory(attributes.subjects, values))
     labels = np.full(size, "", values.dtype)
-    labels[rows] = np.where(conflict, "", values[lines])
+    labels[rows] = usable_values(
+        name, values[lines], torn, attributes.lines[lines], subjects, exclusions
+    )
     return labels

@@ -7,8 +7,8 @@ that says why.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ from facerec.fairness.attributes import (
     changing,
     join,
 )
-from facerec.fairness.baseline import compare_models
+from facerec.fairness.baseline import Change, compare_models
 from facerec.fairness.differentials import rate_rows
 from facerec.fairness.findings import (
     caveats,
@@ -44,22 +44,16 @@ from facerec.fairness.groupings import ALL_GROUPS, POOLED, UNKNOWN, Grouping
 from facerec.fairness.norm_errors import mated_pairs, norm_errors
 from facerec.fairness.norms import SubjectNorms, norm_figures
 from facerec.fairness.one_to_many import OtherSubjects, SearchPlan, search_groups
-from facerec.fairness.rates import (
-    GroupErrors,
-    ListedPairs,
-    Thresholds,
-    all_pairs_rates,
-    listed_rates,
-)
+from facerec.fairness.rates import ListedPairs, Thresholds, all_pairs_rates, listed_rates
 from facerec.fairness.result import DEFAULTS, Audit, AuditSettings
 from facerec.records.quality import Quality
 from facerec.report.estimate import Estimate
-from facerec.report.tidy import tidy
+from facerec.report.tidy import Kind, tidy
 from facerec.report.words import UNRESOLVED
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.rates import turned
 from facerec.verification.bench import Bench, Pairs
-from facerec.verification.evaluation import rows_of, select_embeddings
+from facerec.verification.evaluation import rows_of
 
 MOST_MATED = 2**25
 """Mated pairs up to which norms and errors of pairs are held against each other."""
@@ -68,8 +62,6 @@ FIXED_HERE = (
     "In the comparison with the baseline both models have thresholds fixed on the non-mated pairs "
     "of these data; rates elsewhere are at thresholds fixed on other data, so the figures differ."
 )
-
-Errors = GroupErrors | MetricError
 
 
 def audit_embeddings(
@@ -114,50 +106,42 @@ def audit_embeddings(
     combinations = settings.combinations(groups, str(attributes.path))
     joined = join(attributes, embeddings, combinations[len(groups) :], source)
     shown = with_groups(joined.groupings, joined.exclusions)
-    listed, notes = None, changing(joined.exclusions, joined.groupings)
+    subjects, notes = joined.subjects, changing(joined.exclusions, joined.groupings)
+    listed = of_images = None
     if pairs is not None:
-        sides = rows_of(embeddings, pairs.images.ids, pairs.name)[
-            np.stack([pairs.pairs.first, pairs.pairs.second])
-        ]
-        scores = score_pairs(embeddings.vectors, *sides)
-        listed = ListedPairs(pairs.name, scores, sides, pairs.pairs.issame, joined.subjects)
+        rows_of_pairs = rows_of(embeddings, pairs.images.ids, pairs.name)
+        first, second = (rows_of_pairs[side] for side in (pairs.pairs.first, pairs.pairs.second))
+        of_images = Pairs(first, second, pairs.pairs.issame, folds=pairs.pairs.folds)
+        scores = score_pairs(embeddings.vectors, first, second)
+        sides = np.stack([first, second])
+        listed = ListedPairs(pairs.name, scores, sides, of_images.issame, subjects)
         notes += _left_out(listed, shown[0])
-        said = [turned(scores, listed.same), *Pairs(sides[0], sides[1], listed.same).doubts()]
-        notes += [f"{note[0].upper()}{note[1:]}." for note in said if note]
-    labels = [(one.codes, one.names) for one in shown]
+        notes += sentences(turned(scores, of_images.issame), *of_images.doubts())
+    rows: list[names.Row] = []
+    for grouping in shown:
+        rows += size_rows(grouping, subjects, ~joined.acquired, images=True)
+        rows += _refused_rows(grouping, embeddings, joined)
+        rows += _norm_rows(SubjectNorms.of(joined.norms, subjects, grouping), settings)
     how: dict[str, Any] = {"targets": settings.targets, "thresholds": thresholds}
     how |= {"family": joined.family, "given": settings.threshold}
-    counted: Sequence[Errors]
     try:
         if listed is None:
-            vectors, who = embeddings.vectors, joined.subjects
-            counted = all_pairs_rates(vectors, who, labels, **how, progress=progress)
+            counted = all_pairs_rates(embeddings.vectors, subjects, shown, **how, progress=progress)
         else:
-            counted = listed_rates(listed, labels, **how)
+            counted = listed_rates(listed, shown, **how)
+        rows += rate_rows(counted, settings.replicates, settings.seed)
     except MetricError as problem:
-        counted = [problem] * len(shown)
-    mated = _mated(embeddings, joined.subjects) if listed is None else listed.mated()
-    samples = [
-        SubjectNorms.of(joined.norms, joined.subjects, one.codes, one.names, one.name)
-        for one in shown
-    ]
-    rows: list[names.Row] = []
-    for number, (grouping, sample, errors) in enumerate(zip(shown, samples, counted, strict=True)):
-        failed = ~joined.acquired
-        rows += size_rows(grouping, joined.subjects, failed, images=True)
-        rows += _refused_rows(grouping, embeddings, joined)
-        rows += _norm_rows(sample, settings)
-        rows += rate_rows(
-            grouping.name, errors, settings.replicates, settings.seed, first=not number
-        )
-    at = working_threshold(tidy(rows), shown[0].name)
-    measured = {names.NORMS: joined}
+        lacking = Estimate(None, remark=str(problem))
+        rows += [names.row(grouping.name, "FMR", lacking) for grouping in shown]
+    at = working_threshold(table := tidy(rows), shown[0].name)
+    threshold = names.value_of(table, names.THRESHOLD, "threshold", at=at)
+    mated = _mated(embeddings, subjects) if listed is None else listed.mated()
+    measured = {names.NORMS: joined.norms}
     if quality is not None:
-        measured[names.QUALITY] = replace(joined, norms=quality.values)
-        notes.append(f"{quality.note[0].upper()}{quality.note[1:]}.")
-    for grouping, errors in zip(shown, counted, strict=True):
-        for of, known in measured.items():
-            rows += _norm_error_rows(grouping, errors, mated, known, at, of)
+        measured[names.QUALITY] = quality.values
+        notes += sentences(quality.note)
+    for grouping, (of, values) in itertools.product(shown, measured.items()):
+        rows += _norm_error_rows(grouping, mated, values, subjects, threshold, of)
     protocol = None
     if searches is not None:
         try:
@@ -167,13 +151,17 @@ def audit_embeddings(
             protocol = str(problem)
             rows.append(names.row("", "FPIR", Estimate(None, remark=protocol)))
     if baseline is not None:
-        folds = None if pairs is None else pairs.pairs.folds
-        changes, remarks = _change_rows(
-            embeddings, baseline, joined.subjects, shown[0], listed, folds, settings
+        changes, remarks = compare_models(
+            baseline,
+            embeddings,
+            subjects,
+            shown[0],
+            pairs=of_images,
+            impostors="all" if listed is None else "list",
+            targets=settings.targets,
         )
-        rows += changes
-        notes += [f"{note[0].upper()}{note[1:]}." for note in remarks]
-        notes += [FIXED_HERE] if thresholds is not None else []
+        rows += itertools.chain.from_iterable(_change_rows(shown[0], one) for one in changes)
+        notes += sentences(*remarks, FIXED_HERE if thresholds else "")
     if embeddings.flip is None:
         notes.append("The embeddings do not say whether mirror images took part.")
     notes += _looked_at(embeddings, joined)
@@ -181,10 +169,10 @@ def audit_embeddings(
         "inputs": list(inputs),
         "label_sources": list(attributes.label_sources),
         "banner": INFERRED if attributes.inferred else None,
-        "images": int(np.count_nonzero(joined.subjects != UNKNOWN)),
+        "images": int(np.count_nonzero(subjects != UNKNOWN)),
         "pairs": None,
-        "subjects": int(joined.subjects.max()) + 1,
-        "failures": int(np.count_nonzero((joined.subjects != UNKNOWN) & ~joined.acquired)),
+        "subjects": int(subjects.max()) + 1,
+        "failures": int(np.count_nonzero((subjects != UNKNOWN) & ~joined.acquired)),
         "left_out": [vars(gone) for gone in joined.exclusions],
         "searches": protocol,
     }
@@ -193,8 +181,14 @@ def audit_embeddings(
         if pairs
         else "from all pairs of images of two subjects"
     )
+    norms = SubjectNorms.of(joined.norms, subjects, shown[0])
     fixed = thresholds is not None
-    return conclude(facts, rows, joined.groupings, settings, policy, fixed, notes, samples[0])
+    return conclude(facts, rows, joined.groupings, settings, policy, fixed, notes, norms)
+
+
+def sentences(*notes: str | None) -> list[str]:
+    """Return notes as sentences, those that say something."""
+    return [f"{note[0].upper()}{note[1:].rstrip('.')}." for note in notes if note]
 
 
 def conclude(
@@ -349,9 +343,7 @@ def _looked_at(embeddings: Embeddings, joined: Joined) -> Iterator[str]:
             f"the face score, {embeddings.face_limit:.1f}; all other figures count them."
         )
     subjects = np.where(joined.subjects == UNKNOWN, "", joined.subjects.astype(np.str_))
-    for note in (constant(embeddings), alike_note(embeddings, subjects)):
-        if note:
-            yield f"{note[0].upper()}{note[1:]}."
+    yield from sentences(constant(embeddings), alike_note(embeddings, subjects))
 
 
 def _norm_rows(sample: SubjectNorms, settings: AuditSettings) -> Iterator[names.Row]:
@@ -368,10 +360,10 @@ def _norm_rows(sample: SubjectNorms, settings: AuditSettings) -> Iterator[names.
 
 def _norm_error_rows(
     grouping: Grouping,
-    errors: Errors,
     mated: tuple[NDArray[np.floating], NDArray[np.int64]] | None,
-    joined: Joined,
-    at: names.At,
+    values: NDArray[np.float64],
+    subjects: NDArray[np.int64],
+    threshold: float | None,
     of: str,
 ) -> list[names.Row]:
     """Return what norms, or a quality, have to do with errors of mated pairs at a threshold.
@@ -379,57 +371,24 @@ def _norm_error_rows(
     ``mated`` are scores and sides of mated pairs, None where there are too many.
     """
     try:
-        if isinstance(errors, MetricError):
-            raise errors
-        fixed = [one.point.threshold for one in errors.points if one.at == at]
-        if not fixed:
+        if threshold is None:
             raise MetricError("no target has a threshold on these data")
         if mated is None:
             raise MetricError(f"there are more than {MOST_MATED:,} mated pairs")
-        found = norm_errors(grouping, *mated, joined.norms, joined.subjects, fixed[0], of)
-        return list(found)
+        return list(norm_errors(grouping, *mated, values, subjects, threshold, of))
     except MetricError as problem:
         lacking = Estimate(None, remark=str(problem))
         return [names.row(grouping.name, names.AREA, lacking, at=names.At(basis=of))]
 
 
-def _change_rows(
-    embeddings: Embeddings,
-    baseline: Embeddings,
-    subjects: NDArray[np.int64],
-    grouping: Grouping,
-    listed: ListedPairs | None,
-    folds: NDArray[np.int64] | None,
-    settings: AuditSettings,
-) -> tuple[list[names.Row], Sequence[str]]:
-    """Return what changed from the baseline by a grouping, and what is to be said of it."""
-    assert embeddings.ids is not None  # else nothing would have been joined
-    taken = np.flatnonzero(subjects != UNKNOWN) if listed is None else np.unique(listed.sides)
-    ids = embeddings.ids[taken]
-    pairs = None
-    if listed is not None:
-        first, second = np.searchsorted(taken, listed.sides)
-        pairs = Pairs(first, second, listed.same, folds=folds)
-    changes, notes = compare_models(
-        select_embeddings(baseline, ids, "the baseline"),
-        select_embeddings(embeddings, ids, "the audited embeddings"),
-        subjects[taken],
-        grouping.codes[taken],
-        grouping.names,
-        pairs=pairs,
-        impostors="all" if listed is None else "list",
-        targets=settings.targets,
-    )
-    rows = []
-    for change in changes:
-        figure, target, group, other = change.key
-        sides = {names.BASELINE: change.baseline, names.NEW: change.new, names.CHANGE: change}
-        for model, side in sides.items():
-            how: dict[str, Any] = {"other": other, "model": model}
-            how |= {"kind": "change"} if side is change else {}
-            place = group, names.At(target)
-            rows.append(names.row(grouping.name, figure, side, *place, **how))
-    return rows, notes
+def _change_rows(grouping: Grouping, change: Change) -> Iterator[names.Row]:
+    """Yield a figure of both models and what changed."""
+    figure, target, group, other = change.key
+    sides = {names.BASELINE: change.baseline, names.NEW: change.new, names.CHANGE: change}
+    for model, side in sides.items():
+        kind: Kind | None = "change" if side is change else None
+        where = group, names.At(target)
+        yield names.row(grouping.name, figure, side, *where, kind=kind, other=other, model=model)
 
 
 def _mated(

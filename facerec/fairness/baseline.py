@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +18,8 @@ from facerec.base.errors import MetricError
 from facerec.cosines.unit_rows import score_pairs
 from facerec.embedding.extraction import Embeddings
 from facerec.fairness.attributes import check_raw
-from facerec.fairness.differentials import NAMES, differentials, max_over_geomean
+from facerec.fairness.differentials import NAMES, comparable, differentials, max_over_geomean
+from facerec.fairness.groupings import UNKNOWN, Grouping
 from facerec.fairness.norms import (
     Array,
     SubjectNorms,
@@ -32,7 +33,7 @@ from facerec.statistics.clustered import paired_difference
 from facerec.statistics.influences import Influence
 from facerec.statistics.intervals import Interval
 from facerec.verification.bench import Pairs
-from facerec.verification.evaluation import held_out
+from facerec.verification.evaluation import held_out, rows_of
 
 READING = (
     "SEC shrinks all norm variance by construction, so a smaller absolute norm gap is expected and "
@@ -86,35 +87,11 @@ class Change(_Figure):
 _Figures = dict[Key, _Figure]
 
 
-@dataclass(frozen=True, eq=False)
-class _Shared:
-    """What both models share: images that take part, their subjects, groups and pairs."""
-
-    rows: Codes
-    """Rows of the embeddings that take part, ``(n,)``."""
-    subject: Codes
-    """0 to G − 1, ``(n,)``."""
-    group: Codes
-    """``(n,)``, `UNKNOWN` without one."""
-    names: tuple[str, ...]
-    """Names of the groups."""
-    pairs: Pairs | None
-    """Pairs of these images."""
-    of_list: bool
-    """Whether error rates are those of ``pairs``."""
-    targets: tuple[str, ...]
-
-    @property
-    def count(self) -> int:
-        return int(self.subject.max()) + 1
-
-
 def compare_models(
     baseline: Embeddings,
     new: Embeddings,
     subject: Codes,
-    group: Codes,
-    names: Sequence[str],
+    grouping: Grouping,
     *,
     pairs: Pairs | None = None,
     impostors: Literal["all", "list"] = "all",
@@ -123,40 +100,48 @@ def compare_models(
     """Return what changes from a baseline to a new model, and what a reader must know of it.
 
     Args:
-        baseline: of m images.
-        new: embeddings of the same images in the same order.
+        baseline: embeddings of the images that take part, and perhaps of others.
+        new: of m images, with ids.
         subject: code of the subject on each image, ``(m,)``; −1 where not known.
-        group: code of the group of each image, ``(m,)``; −1 where not known. Such images count in
-            figures of everybody.
-        names: of the groups.
+        grouping: of the images; those without a group count in figures of everybody.
         pairs: labelled pairs of the images; without them there is no accuracy, and the TPR is that
             of all pairs.
-        impostors: whether error rates by group come from all pairs of images or from ``pairs``.
+        impostors: whether error rates by group come from all pairs of images or from ``pairs``,
+            whose images alone take part then.
         targets: nominal FMRs, taken exactly.
 
     Raises:
-        MetricError: images that differ or take no part.
+        MetricError: the baseline lacks an image, or none takes part.
         DatasetError: embeddings that were normalised.
     """
-    embedded = subject >= 0
-    for arm, side in (("baseline", baseline), ("new", new)):
-        if baseline.ids is None or side.ids is None or not np.array_equal(baseline.ids, side.ids):
-            raise MetricError(
-                f"{arm}: the ids of its images are not those of the baseline; embed the same "
-                "images in the same order"
-            )
-        check_raw(side.norms, arm)
-        embedded = embedded & np.isfinite(side.vectors).all(axis=1) & side.vectors.any(axis=1)
-    rows = np.flatnonzero(embedded)
-    if not rows.size:
+    assert new.ids is not None  # else nothing would have been joined
+    part, of_list = subject >= 0, pairs is not None and impostors == "list"
+    if pairs is not None and of_list:
+        part &= np.isin(np.arange(subject.size), [pairs.first, pairs.second])
+    wanted = np.flatnonzero(part)
+    rows = rows_of(baseline, new.ids[wanted], "the baseline")
+    old = np.full((subject.size, baseline.vectors.shape[1]), np.nan, baseline.vectors.dtype)
+    norms = np.full(subject.size, np.nan)
+    old[wanted], norms[wanted] = baseline.vectors[rows], baseline.norms[rows]
+    sides = {"baseline": (old, norms), "new": (new.vectors, new.norms.astype(np.float64))}
+    for arm, (vectors, lengths) in sides.items():
+        check_raw(lengths[wanted], arm)
+        part &= np.isfinite(vectors).all(axis=1) & vectors.any(axis=1)
+    if not part.any():
         raise MetricError("no image has a subject and an embedding in both models")
-    notes = [TWO_MODELS]
-    codes = np.unique(subject[rows], return_inverse=True)[1].reshape(-1)
-    kept = None if pairs is None else _kept_pairs(pairs, rows, codes, notes)
-    shared = _Shared(
-        rows, codes, group[rows], tuple(names), kept, impostors == "list", tuple(targets)
+    codes = np.full(subject.size, UNKNOWN)
+    codes[part] = np.unique(subject[part], return_inverse=True)[1].reshape(-1)
+    grouping = replace(grouping, codes=np.where(part, grouping.codes, UNKNOWN))
+    one, other = (
+        _figures(*side, codes, grouping, pairs, of_list, targets) for side in sides.values()
     )
-    one, other = _figures(shared, baseline), _figures(shared, new)
+    notes = [TWO_MODELS]
+    if pairs is not None and (left := np.count_nonzero(~_usable(pairs, codes))):
+        notes.append(
+            f"{left:,} of {len(pairs):,} pairs are left out where the models are compared: they "
+            "have an image that takes no part, or have one twice, or a label that contradicts the "
+            "subjects"
+        )
     # A figure that one of them lacks is of no use.
     return [_change(key, one[key], other[key]) for key in one if key in other], notes
 
@@ -191,89 +176,76 @@ def _change(key: Key, one: _Figure, other: _Figure) -> Change:
     return Change(value, interval, remark=why, added=added, **how)
 
 
-def _kept_pairs(pairs: Pairs, rows: Codes, subject: Codes, notes: list[str]) -> Pairs:
-    """Return the pairs of images that take part, unless subjects contradict their label."""
-    place = np.full(1 + max(pairs.first.max(), pairs.second.max(), rows.max()), -1)
-    place[rows] = np.arange(rows.size)
-    sides = place[np.stack([pairs.first, pairs.second])]
-    present, two = (sides >= 0).all(axis=0), sides[0] != sides[1]
-    there = present & two
-    agree = (subject[sides[0]] == subject[sides[1]]) == pairs.issame
-    for count, what in (
-        (np.count_nonzero(~present), "have an image that takes no part"),
-        (np.count_nonzero(present & ~two), "compare an image with itself"),
-        (np.count_nonzero(there & ~agree), "have a label that contradicts the subjects"),
-    ):
-        if count:
-            notes.append(f"{count:,} of {len(pairs):,} pairs {what} and are left out")
-    kept = there & agree
-    folds = None if pairs.folds is None else pairs.folds[kept]
-    return Pairs(sides[0, kept], sides[1, kept], pairs.issame[kept], subject, folds)
+def _usable(pairs: Pairs, subject: Codes) -> NDArray[np.bool_]:
+    """Return which pairs have two images that take part, whose subjects agree with the label."""
+    sides = np.stack([pairs.first, pairs.second])
+    return ListedPairs("", np.empty(0), sides, pairs.issame, subject).usable
 
 
-def _figures(shared: _Shared, embeddings: Embeddings) -> _Figures:
-    """Compute all figures of one model."""
-    norms = embeddings.norms[shared.rows].astype(np.float64)
-    vectors = embeddings.vectors[shared.rows]
-    figures = _norm_figures(shared, norms)
+def _figures(
+    vectors: NDArray[np.floating],
+    norms: Array,
+    subject: Codes,
+    grouping: Grouping,
+    pairs: Pairs | None,
+    of_list: bool,
+    targets: Sequence[str],
+) -> _Figures:
+    """Compute all figures of one model; ``of_list`` takes error rates from the pairs."""
+    figures, count = _norm_figures(norms, subject, grouping), int(subject.max()) + 1
     listed = None
-    if shared.pairs is not None:
-        sides = np.stack([shared.pairs.first, shared.pairs.second])
+    if pairs is not None:
+        sides = np.stack([pairs.first, pairs.second])
         scores = score_pairs(vectors, *sides)
-        figures |= _list_figures(shared, shared.pairs, scores)
-        listed = ListedPairs("this list", scores, sides, shared.pairs.issame, shared.subject)
-    if (shared.group >= 0).any():
-        groups = [(shared.group, shared.names)]
-        found: GroupErrors | MetricError
+        listed = ListedPairs("this list", scores, sides, pairs.issame, subject)
+        kept = replace(pairs, subjects=subject)[listed.usable]
+        figures |= _list_figures(kept, scores[listed.usable], count, targets)
+    if (grouping.codes >= 0).any():
         # As in an audit, thresholds are fixed on everybody, also on images without a group.
-        if listed is not None and shared.of_list:
-            (found,) = listed_rates(listed, groups, targets=shared.targets)
+        if listed is not None and of_list:
+            (found,) = listed_rates(listed, [grouping], targets=targets)
         else:
-            (found,) = all_pairs_rates(vectors, shared.subject, groups, targets=shared.targets)
-        if isinstance(found, MetricError):
-            raise found
-        figures |= _rate_figures(shared, found, with_tpr=listed is None)
+            (found,) = all_pairs_rates(vectors, subject, [grouping], targets=targets)
+        figures |= _rate_figures(found, count, with_tpr=listed is None)
     return figures
 
 
-def _without(values: Array, of: NDArray[np.integer], count: int, fewest: int, why: str) -> _Figure:
+def _without(values: Array, of: NDArray[np.integer], count: int, fewest: int) -> _Figure:
     """Take the figure of everybody, which comes first, and of all but each subject."""
     if np.isnan(values[0]):
-        return _Figure(None, remark=why, unit="number", subjects=fewest)
+        return _Figure(None, remark="nothing varies", unit="number", subjects=fewest)
     added = np.zeros(count)
     added[of] = values[1:] - values[0]
     return _Figure(float(values[0]), unit="number", subjects=fewest, added=added)
 
 
-def _norm_figures(shared: _Shared, norms: Array) -> _Figures:
+def _norm_figures(norms: Array, subject: Codes, grouping: Grouping) -> _Figures:
     """Return the spread of norms, η² and Cliff's δ of the groups."""
-    count, everyone = shared.count, np.arange(shared.count)
-    spread = variation_without(norms, shared.subject)
-    figures = _Figures()
-    why = "the mean norm is zero"
-    figures["CV of norms", "", "", ""] = _without(spread, everyone, count, count, why)
-    present = [code for code in range(len(shared.names)) if (shared.group == code).any()]
+    part, count = subject >= 0, int(subject.max()) + 1
+    spread = variation_without(norms[part], subject[part])
+    figures = {("CV of norms", "", "", ""): _without(spread, np.arange(count), count, count)}
+    sample = SubjectNorms.of(norms, subject, grouping)
+    present = np.unique(sample.groups).tolist()
     if len(present) < 2:
         few = "no comparison: fewer than two groups have a subject"
         return figures | {ETA2: _Figure(None, remark=few, unit="number", subjects=count)}
-    sample = SubjectNorms.of(norms, shared.subject, shared.group, shared.names)
-    means, grouped = sample.means, np.unique(shared.subject[shared.group >= 0])
-    shares, why = eta2_without(means, sample.groups), "the mean norms of subjects do not vary"
-    figures[ETA2] = _without(shares, grouped, count, count, why)
+    means, grouped = sample.means, np.unique(subject[grouping.codes >= 0])
+    figures[ETA2] = _without(eta2_without(means, sample.groups), grouped, count, count)
     members = {code: np.flatnonzero(sample.groups == code) for code in present}
     for i, j in itertools.combinations(present, 2):
         both = grouped[np.concatenate([members[i], members[j]])]
         deltas = delta_without(means[members[i]], means[members[j]])
         fewest = min(len(members[i]), len(members[j]))
-        key = "Cliff's δ", "", shared.names[i], shared.names[j]
-        figures[key] = _without(deltas, both, count, fewest, "a group has no subject")
+        key = "Cliff's δ", "", sample.names[i], sample.names[j]
+        figures[key] = _without(deltas, both, count, fewest)
     return figures
 
 
-def _list_figures(shared: _Shared, pairs: Pairs, scores: NDArray[np.floating]) -> _Figures:
+def _list_figures(
+    pairs: Pairs, scores: NDArray[np.floating], count: int, targets: Sequence[str]
+) -> _Figures:
     """Return accuracy and TPR on the pairs of the list."""
-    count, figures = shared.count, _Figures()
-    scored, _ = pairs.comparisons(scores)
+    figures, (scored, _) = _Figures(), pairs.comparisons(scores)
 
     def figure(influence: Influence) -> _Figure:
         found = scored.figure(influence).changes
@@ -283,7 +255,7 @@ def _list_figures(shared: _Shared, pairs: Pairs, scores: NDArray[np.floating]) -
     if pairs.folds is not None:
         _, right = held_out(scored, pairs.folds)
         figures["accuracy", "", "", ""] = figure(scored.mean(right))
-    for point in map(scored.roc.tpr_at_fpr, shared.targets):
+    for point in map(scored.roc.tpr_at_fpr, targets):
         few = f"{point.non_mated:,} different pairs"
         lacking = _Figure(None, remark=few, unresolved=True, subjects=count)
         found = figure(scored.tpr(point)) if point.resolvable else lacking
@@ -291,28 +263,29 @@ def _list_figures(shared: _Shared, pairs: Pairs, scores: NDArray[np.floating]) -
     return figures
 
 
-def _rate_figures(shared: _Shared, errors: GroupErrors, with_tpr: bool) -> _Figures:
+def _rate_figures(errors: GroupErrors, count: int, with_tpr: bool) -> _Figures:
     """Return max/geomean of the rates of groups, thresholds as given, and the TPR of all pairs."""
-    # For the values and the rule that withholds them.
-    summary, figures = differentials(errors, replicates=1), _Figures()
-    rows = {(row.measure, row.of, row.at.target): row for row in summary.rows}
+    figures = _Figures()
     for at in errors.points if with_tpr else ():
         point, fnmr = at.point, at.fnmr_of_pairs[-1]
         few = f"{point.non_mated:,} non-mated pairs"
-        found = _Figure(None, remark=few, unresolved=True, subjects=shared.count)
+        found = _Figure(None, remark=few, unresolved=True, subjects=count)
         if point.resolvable and fnmr is not None:
-            found = _Figure(1 - fnmr.value, subjects=shared.count, added=-fnmr.changes)
+            found = _Figure(1 - fnmr.value, subjects=count, added=-fnmr.changes)
         figures["TPR@FPR", point.target, "", ""] = found
+    # For the values and the rule that withholds them.
+    rows = {
+        (row.at, row.of): row
+        for row in differentials(errors, replicates=1)
+        if row.measure == "max/geomean"
+    }
     for at, of in itertools.product(errors.points, NAMES):
-        compared = [shared.names.index(name) for name in summary.groups[of]]
+        compared, why = comparable(errors, of)
         fewest = min((errors.group_subjects[group] for group in compared), default=0)
-        row = rows.get(("max/geomean", of, at.point.target))
+        row = rows.get((at.at, of), Estimate(None, remark=why.get("", "")))
         how: dict[str, Any] = {"unit": "times", "subjects": fewest}
-        if row is None:
-            found = _Figure(None, remark=summary.remarks[of][""], **how)
-        elif row.value is None:
-            found = _Figure(None, remark=row.remark, unresolved=row.unresolved, **how)
-        else:
+        found = _Figure(None, remark=row.remark, unresolved=row.unresolved, **how)
+        if row.value is not None:
             shares = [share for group in compared if (share := at.of(of)[group])]
             # A subject is in one group: it moves one of the rates.
             rates = np.stack([share.value + share.changes for share in shares], axis=-1)

@@ -8,16 +8,17 @@ serves all draws of noise. A ratio is infinite where its denominator is 0, and N
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
 from facerec.base.defaults import REPLICATES
-from facerec.base.errors import MetricError
 from facerec.fairness import rows as names
 from facerec.fairness.groupings import ALL_GROUPS
 from facerec.fairness.rates import ErrorsAt, GivenThreshold, GroupErrors, Of
@@ -52,6 +53,11 @@ _SIZES = np.concatenate([np.linspace(0, 2, 41)[:-1], np.geomspace(2, 2.0**40, 20
 """Multiples of the difference observed among which the ends of an interval are sought."""
 
 Formula = Callable[[ArrayLike], Values]
+Shares = Mapping[str, ClusteredShare]
+"""The rate of each group that is compared."""
+Noise = Callable[[float | Values, bool], Values]
+"""Rates of the groups ``(k,)`` at a size of their difference, from parity (0) to that observed (1)
+and beyond, or at several, ``(n, 1)``, ``(n, k)``; with noise their replicates, ``(R, k)``."""
 
 
 def max_over_geomean(rates: ArrayLike) -> Values:
@@ -109,21 +115,10 @@ class Differential(Estimate):
     """How often groups of equal rates would differ as much or more."""
 
 
-@dataclass(frozen=True)
-class Differentials:
-    """All measures at all targets."""
-
-    groups: Mapping[Of, tuple[str, ...]]
-    """Groups of which each rate is compared."""
-    rows: tuple[Differential, ...]
-    remarks: Mapping[Of, Mapping[str, str]]
-    """Why a group's rate is not compared, by group; without a name, why none is."""
-
-
 def differentials(
     errors: GroupErrors, *, replicates: int = REPLICATES, seed: int = 0
-) -> Differentials:
-    """Compute every measure with its interval and its test of parity.
+) -> list[Differential]:
+    """Compute every measure with its interval and its test of parity, of rates of two groups.
 
     Ratios are withheld where a group has no error, where it has fewer than 3, and where both the
     highest and the lowest rate rest on fewer than 30.
@@ -135,8 +130,8 @@ def differentials(
     replicates furthest off. It reaches parity where ``p_value`` is at least 0.05, and nowhere else.
 
     The FMR needs non-mated pairs within a group, the FNMR mated ones: each is compared over its own
-    set of groups. Groups have no subject in common, so the noise of each rate is its own: that of
-    its logarithm, by leaving out one subject at a time, with quantiles of t.
+    set of groups, see `comparable`. Groups have no subject in common, so the noise of each rate is
+    its own: that of its logarithm, by leaving out one subject at a time, with quantiles of t.
 
     Args:
         errors: from `facerec.fairness.rates`.
@@ -144,60 +139,65 @@ def differentials(
         seed: of the draws.
     """
     generator = np.random.default_rng(seed)
-    compared, remarks, quantiles = {}, {}, {}
-    for of in NAMES:
-        compared[of], remarks[of] = _compared(errors, of)
-        quantiles[of] = generator.random((replicates, len(compared[of])))
+    compared = {of: comparable(errors, of)[0] for of in NAMES}
+    quantiles = {of: generator.random((replicates, len(used))) for of, used in compared.items()}
     rows: list[Differential] = []
-    for at in errors.points:
-        for of, used in compared.items():
-            if "" in remarks[of]:
-                continue
-            rates = _Rates.of(errors, at, of, used)
-            withheld = _too_fine(at, rates, of)
-            noise = None if withheld else _noise(rates, quantiles[of])
-            for measure in MEASURES:
-                found, p = _measured(measure, rates, noise, withheld)
-                how = {**vars(found), "unresolved": not at.point.resolvable}
-                rows.append(Differential(**how, measure=measure, of=of, at=at.at, p_value=p))
-    groups = {of: tuple(errors.names[at] for at in used) for of, used in compared.items()}
-    return Differentials(groups, tuple(rows), remarks)
-
-
-def rate_rows(
-    grouping: str, errors: GroupErrors | MetricError, replicates: int, seed: int, *, first: bool
-) -> Iterator[names.Row]:
-    """Yield the error rates of a grouping and their differentials; of the first thresholds too."""
-    if isinstance(errors, MetricError):
-        yield names.row(grouping, "FMR", Estimate(None, remark=str(errors)))
-        return
-    for at in errors.points:
-        if first:
-            fixed = _threshold(at.point, errors.thresholds.source)
-            yield names.row("", names.THRESHOLD, fixed, "", at.at)
-        if not at.point.resolvable:
+    for at, (of, used) in itertools.product(errors.points, compared.items()):
+        if len(used) < 2:
             continue
-        nominal = at.at.nominal or 1  # a threshold that was given promises no rate
-        kinds = {"FMR": at.fmr, "FNMR": at.fnmr, OF_PAIRS: at.fnmr_of_pairs}
-        for name, *shares in zip((*errors.names, ALL_GROUPS), *kinds.values(), strict=True):
-            for figure, share in zip(kinds, shares, strict=True):
-                found = names.rate(share)
-                if figure == "FMR" and found.total and nominal * found.total < 1:
-                    few = f"{found.total:,} non-mated pairs"
-                    found = replace(found, remark=few, unresolved=True)
-                yield names.row(grouping, figure, found, name, at.at)
-        for pair, share in at.between.items():
-            group, other = (errors.names[code] for code in pair)
+        groups = errors.grouping.names
+        shares = {groups[code]: share for code in used if (share := at.of(of)[code])}
+        withheld = _too_fine(at, of, shares)
+        noise = None if withheld else _noise(list(shares.values()), quantiles[of])
+        how: dict[str, Any] = {"of": of, "at": at.at, "unresolved": not at.point.resolvable}
+        how["events"] = min(share.events for share in shares.values())
+        for measure, (formula, unit) in MEASURES.items():
+            how |= {"measure": measure, "unit": unit}
+            if reason := withheld or (_no_ratio(of, shares) if unit == "times" else ""):
+                rows.append(Differential(None, remark=reason, **how))
+                continue
+            value = float(formula([share.value for share in shares.values()]))
+            p, interval = (None, None) if noise is None else _against_parity(noise, formula, value)
+            remark = "" if interval else "no interval: a group has no error, or too few subjects"
+            rows.append(Differential(value, interval, remark=remark, p_value=p, **how))
+    return rows
+
+
+def rate_rows(counted: Sequence[GroupErrors], replicates: int, seed: int) -> Iterator[names.Row]:
+    """Yield the thresholds, and by grouping the error rates and their differentials."""
+    for at in counted[0].points if counted else ():
+        fixed = _threshold(at.point, counted[0].thresholds.source)
+        yield names.row("", names.THRESHOLD, fixed, at=at.at)
+    for errors in counted:
+        grouping, groups = errors.grouping.name, errors.grouping.names
+        for at in errors.points:
+            if at.point.resolvable:
+                yield from _rows_at(grouping, groups, at)
+        for row in differentials(errors, replicates=replicates, seed=seed):
+            yield names.row(grouping, named(row.of, row.measure), row, at=row.at)
+            if row.p_value is not None:
+                yield names.p_row(grouping, named(row.of, row.measure), row.p_value, at=row.at)
+        for of, name in NAMES.items():
+            for group, remark in comparable(errors, of)[1].items():
+                yield names.row(grouping, name, Estimate(None, remark=remark), group)
+
+
+def _rows_at(grouping: str, groups: Sequence[str], at: ErrorsAt) -> Iterator[names.Row]:
+    """Yield the error rates at one threshold."""
+    nominal = at.at.nominal or 1  # a threshold that was given promises no rate
+    kinds = {"FMR": at.fmr, "FNMR": at.fnmr, OF_PAIRS: at.fnmr_of_pairs}
+    for name, *shares in zip((*groups, ALL_GROUPS), *kinds.values(), strict=True):
+        for figure, share in zip(kinds, shares, strict=True):
             found = names.rate(share)
-            yield names.row(grouping, names.BETWEEN_GROUPS, found, group, at.at, other=other)
-    measured = differentials(errors, replicates=replicates, seed=seed)
-    for row in measured.rows:
-        yield names.row(grouping, named(row.of, row.measure), row, at=row.at)
-        if row.p_value is not None:
-            yield names.p_row(grouping, named(row.of, row.measure), row.p_value, at=row.at)
-    for of, remarks in measured.remarks.items():
-        for group, remark in remarks.items():
-            yield names.row(grouping, NAMES[of], Estimate(None, remark=remark), group)
+            if figure == "FMR" and found.total and nominal * found.total < 1:
+                few = f"{found.total:,} non-mated pairs"
+                found = replace(found, remark=few, unresolved=True)
+            yield names.row(grouping, figure, found, name, at.at)
+    for (group, other), share in at.between.items():
+        where = groups[group], at.at
+        yield names.row(
+            grouping, names.BETWEEN_GROUPS, names.rate(share), *where, other=groups[other]
+        )
 
 
 def named(of: Of, measure: str) -> str:
@@ -219,54 +219,36 @@ def _threshold(point: OperatingPoint, source: str) -> Estimate:
     return Estimate(value, None, *counts, remark, unit="score", unresolved=few)
 
 
-def _compared(errors: GroupErrors, of: Of) -> tuple[list[int], dict[str, str]]:
-    """Return the indices of the groups that are compared, and why each other one is not."""
+def comparable(errors: GroupErrors, of: Of) -> tuple[list[int], dict[str, str]]:
+    """Return the codes of the groups whose rates are compared, and why each other group is not.
+
+    Without two of them the reason why none is compared has no name.
+    """
     left_out, (_, pairs) = {}, _KINDS[of]
-    for name, subjects, share in zip(
-        errors.names, errors.group_subjects, errors.points[0].of(of), strict=False
-    ):
+    groups, shares = errors.grouping.names, errors.points[0].of(of)
+    for name, subjects, share in zip(groups, errors.group_subjects, shares, strict=False):
         if not share:
             left_out[name] = f"no {pairs} pairs within it"
         elif subjects < MIN_SUBJECTS:
             left_out[name] = f"{subjects} subjects, fewer than {MIN_SUBJECTS}"
-    used = [index for index, name in enumerate(errors.names) if name not in left_out]
+    used = [code for code, name in enumerate(groups) if name not in left_out]
     if len(used) < 2:
         few = f"{words.counted(len(used), 'group')} with enough subjects and {pairs} pairs"
         left_out[""] = f"no comparison: {few}, two are needed"
     return used, left_out
 
 
-@dataclass(frozen=True, eq=False)
-class _Rates:
-    """Rates of one kind in the groups that are compared."""
-
-    what: str
-    names: tuple[str, ...]
-    shares: tuple[ClusteredShare, ...]
-    errors: NDArray[np.int64]
-    comparisons: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, errors: GroupErrors, at: ErrorsAt, of: Of, used: Sequence[int]) -> _Rates:
-        chosen = tuple(share for index in used if (share := at.of(of)[index]))
-        counts = np.array([(share.events, share.comparisons) for share in chosen]).T
-        names = tuple(errors.names[index] for index in used)
-        return cls(_KINDS[of][0], names, chosen, *counts)
-
-    @property
-    def values(self) -> Values:
-        return np.array([share.value for share in self.shares])
-
-    def counted(self, chosen: NDArray[np.bool_]) -> str:
-        """Name the errors of some groups."""
-        listed = [
-            f"{self.errors[index]}/{self.comparisons[index]:,} in {self.names[index]}"
-            for index in np.flatnonzero(chosen)
-        ]
-        return f"{self.what} {', '.join(listed)}"
+def _counted(of: Of, shares: Shares, chosen: NDArray[np.bool_]) -> str:
+    """Name the errors of some groups."""
+    listed = [
+        f"{share.events}/{share.comparisons:,} in {name}"
+        for (name, share), one in zip(shares.items(), chosen, strict=True)
+        if one
+    ]
+    return f"{_KINDS[of][0]} {', '.join(listed)}"
 
 
-def _too_fine(at: ErrorsAt, rates: _Rates, of: Of) -> str:
+def _too_fine(at: ErrorsAt, of: Of, shares: Shares) -> str:
     """Say why the data cannot tell rates of groups at this threshold; nothing if they can."""
     fixed = at.point
     if not fixed.resolvable:
@@ -274,100 +256,70 @@ def _too_fine(at: ErrorsAt, rates: _Rates, of: Of) -> str:
             f"FMR {fixed.target} with the {fixed.non_mated:,} non-mated pairs on which the "
             "threshold was fixed"
         )
-    expected = float(at.at.nominal or 1) * rates.comparisons
-    small = (expected < 1) & (rates.errors < FEW_ERRORS)
+    nominal = float(at.at.nominal or 1)
+    small = np.array(
+        [nominal * one.comparisons < 1 and one.events < FEW_ERRORS for one in shares.values()]
+    )
     if of == "FMR" and small.any():
-        return f"{rates.counted(small)} at a nominal FMR of {fixed.target}"
+        return f"{_counted(of, shares, small)} at a nominal FMR of {fixed.target}"
     return ""
 
 
-def _no_ratio(rates: _Rates) -> str:
+def _no_ratio(of: Of, shares: Shares) -> str:
     """Say why rates are not to be divided by each other; nothing if they are."""
-    if not rates.errors.all():
-        highs = [share.interval().high for share in rates.shares if not share.events]
-        none = rates.counted(rates.errors == 0)
-        return f"undefined: {none}, true rate at most {max(highs):.2g}"
-    values = rates.values
-    extremes = np.isin(values, (values.min(), values.max()))
-    few = rates.errors < FEW_ERRORS
-    if not few.any() and (rates.errors[extremes] < RULE_OF_30).all():
+    errors, rates = np.array([(one.events, one.value) for one in shares.values()]).T
+    if not errors.all():
+        high = max(share.interval().high for share in shares.values() if not share.events)
+        return f"undefined: {_counted(of, shares, errors == 0)}, true rate at most {high:.2g}"
+    extremes = np.isin(rates, (rates.min(), rates.max()))
+    few = errors < FEW_ERRORS
+    if not few.any() and (errors[extremes] < RULE_OF_30).all():
         few = extremes
-    return rates.counted(few) if few.any() else ""
+    return _counted(of, shares, few) if few.any() else ""
 
 
-def _measured(
-    measure: str, rates: _Rates, noise: _Noise | None, withheld: str
-) -> tuple[Estimate, float | None]:
-    """Return a measure with its interval and p-value, or why it has none."""
-    formula, unit = MEASURES[measure]
-    fewest = int(rates.errors.min())
-    reason = withheld or (_no_ratio(rates) if unit == "times" else "")
-    if reason:
-        return Estimate(None, events=fewest, remark=reason, unit=unit), None
-    value = float(formula(rates.values))
-    found = None if noise is None else _against_parity(noise, formula, value)
-    if found is None:
-        reason = "no interval: a group has no error, or too few subjects"
-        return Estimate(value, events=fewest, remark=reason, unit=unit), None
-    return Estimate(value, found[1], events=fewest, unit=unit), found[0]
-
-
-@dataclass(frozen=True)
-class _Noise:
-    """Rates from parity (size 0) to those observed (size 1) and beyond, with noise."""
-
-    common: float
-    """Rate of all groups together."""
-    direction: Values
-    """Logarithms of the rates over the common one, ``(k,)``."""
-    factors: Values
-    """On the rates in every replicate, ``(R, k)``."""
-
-    def at(self, size: float | Values, noise: bool) -> Values:
-        """Return the rates, ``(k,)``, or with noise their replicates, ``(R, k)``.
-
-        Args:
-            size: of the difference, or several, ``(n, 1)``, for rates ``(n, k)``.
-            noise: whether to add it.
-        """
-        with np.errstate(over="ignore"):
-            rates = self.common * np.exp(size * self.direction)
-            return np.minimum(rates * self.factors if noise else rates, 1.0)
-
-
-def _noise(rates: _Rates, quantiles: Values) -> _Noise | None:
-    """Return the noise of each group, from its subjects, around rates between parity and these.
+def _noise(shares: Sequence[ClusteredShare], quantiles: Values) -> Noise | None:
+    """Return rates between parity and those observed, with the noise of each group's subjects.
 
     None where a group has no error or too few subjects.
     """
-    spreads = [share.test_variance for share in rates.shares]
-    if not rates.errors.all() or not np.isfinite(spreads).all():
+    spreads = [share.test_variance for share in shares]
+    if not all(share.events for share in shares) or not np.isfinite(spreads).all():
         return None
+    rates = np.array([share.value for share in shares])
     factors = np.empty(quantiles.shape)
-    for column, (share, variance) in enumerate(zip(rates.shares, spreads, strict=True)):
+    for column, (share, variance) in enumerate(zip(shares, spreads, strict=True)):
         freedom = max(1.0, share.effective_subjects - 1)
         drawn = stdtrit(freedom, quantiles[:, column])
         factors[:, column] = np.exp(drawn * (math.sqrt(variance) / share.value))
-    weights = [share.comparisons if share.crossing else share.subjects for share in rates.shares]
-    common = float(np.average(rates.values, weights=weights))
-    direction = np.log(rates.values / common)
+    weights = [share.comparisons if share.crossing else share.subjects for share in shares]
+    common = float(np.average(rates, weights=weights))
+    direction = np.log(rates / common)
     if np.abs(direction).max() < 1e-9:
         # Equal rates have no direction; any will do.
         direction = np.where(np.arange(len(direction)) == 0, 1e-9, 0.0)
-    return _Noise(common, direction, factors)
+
+    def rates_at(size: float | Values, noisy: bool) -> Values:
+        with np.errstate(over="ignore"):
+            smooth = common * np.exp(size * direction)
+            return np.minimum(smooth * factors if noisy else smooth, 1.0)
+
+    return rates_at
 
 
-def _against_parity(noise: _Noise, formula: Formula, value: float) -> tuple[float, Interval] | None:
+def _against_parity(
+    noise: Noise, formula: Formula, value: float
+) -> tuple[float, Interval] | tuple[None, None]:
     """Return how often equal rates differ as much, and the interval of the measure."""
 
     def measured(size: float | Values, noisy: bool = False) -> Values:
         # Far from parity rates vanish, and their ratios with them.
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-            return formula(noise.at(size, noisy))
+            return formula(noise(size, noisy))
 
     equal = measured(0.0, True)
     if np.isnan(equal).any():
-        return None
+        return None, None
     level = 1 - CONFIDENCE
     p_value = (1 + int(np.count_nonzero(equal >= value))) / (1 + equal.size)
     # Noise is alike at all sizes of the difference, but not at all values of the measure.

@@ -6,7 +6,6 @@ Images of one subject resemble each other, so the subject is the unit of every i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
 from facerec.fairness import rows as names
-from facerec.fairness.groupings import ALL_GROUPS
+from facerec.fairness.groupings import ALL_GROUPS, Grouping
 from facerec.report.estimate import Estimate, Unit
 from facerec.statistics.intervals import Interval
 
@@ -47,24 +46,19 @@ class SubjectNorms:
         cls,
         norms: NDArray[np.floating],
         subjects: NDArray[np.integer],
-        codes: NDArray[np.integer],
-        names: Sequence[str],
-        name: str = "group",
+        grouping: Grouping,
     ) -> SubjectNorms:
-        """Take the images that were acquired and have a group, given one each of N images.
+        """Take the images that were acquired and have a group.
 
         Args:
             norms: ``(N,)``, NaN where there is none.
             subjects: their numbers, ``(N,)``.
-            codes: of the groups, ``(N,)``; negative without one.
-            names: of the groups.
-            name: of the attribute.
+            grouping: of these images.
         """
-        inside = (codes >= 0) & (norms > 0)
+        inside = (grouping.codes >= 0) & (norms > 0)
         _, first, index = np.unique(subjects[inside], return_index=True, return_inverse=True)
-        groups = codes[inside][first].astype(np.int64)
-        values = norms[inside].astype(np.float64)
-        return cls(name, tuple(names), groups, values, index.astype(np.int64))
+        groups, values = grouping.codes[inside][first], norms[inside].astype(np.float64)
+        return cls(grouping.name, grouping.names, groups, values, index.astype(np.int64))
 
     @property
     def counts(self) -> NDArray[np.int64]:

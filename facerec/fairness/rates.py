@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -16,10 +16,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from facerec.base.defaults import FMR_TARGETS
-from facerec.base.errors import MetricError
 from facerec.base.large_arrays import take
 from facerec.base.progress import Progress
-from facerec.fairness.groupings import UNKNOWN
+from facerec.fairness.groupings import UNKNOWN, Grouping
 from facerec.fairness.rows import GIVEN, At
 from facerec.report import words
 from facerec.statistics.clustered import ClusteredShare
@@ -35,8 +34,6 @@ Of = Literal["FMR", "FNMR"]
 Codes = NDArray[np.int64]
 GroupShare = ClusteredShare | None
 """A rate with what leaving each subject out adds to it, ``(G,)``; None without comparisons."""
-Labels = tuple[Codes, Sequence[str]]
-"""Code of the group of each image, 0 to D − 1 or `UNKNOWN`, ``(N,)``, and names of the groups."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +81,7 @@ class ErrorsAt:
 class GroupErrors:
     """Errors by group at all targets."""
 
-    names: tuple[str, ...]
+    grouping: Grouping
     group_subjects: tuple[int, ...]
     """Subjects of each group that take part."""
     points: tuple[ErrorsAt, ...]
@@ -157,21 +154,18 @@ def fix_on_all_pairs(
 
 def listed_rates(
     pairs: ListedPairs,
-    groupings: Sequence[Labels],
+    groupings: Sequence[Grouping],
     *,
     targets: Sequence[str] = FMR_TARGETS,
     thresholds: Thresholds | None = None,
     given: float | None = None,
     family: Codes | None = None,
-) -> list[GroupErrors | MetricError]:
+) -> list[GroupErrors]:
     """Count errors by the groups of each grouping among the pairs of a list.
 
     By default the thresholds are fixed on all pairs of known subjects of the list; one that was
     ``given`` comes before them. Families of subjects, ``(G,)``, are left out as a whole for the
     intervals.
-
-    Returns:
-        One a grouping; an error where it has no pair.
 
     Raises:
         MetricError: a target that is no rate, or no mated or no non-mated pair.
@@ -180,88 +174,61 @@ def listed_rates(
         used = pairs.usable
         source = f"{HERE}, {pairs.name}"
         thresholds = fix_thresholds(pairs.scores[used], pairs.same[used], targets, source)
-    thresholds = _with(given, thresholds)
-    results: list[GroupErrors | MetricError] = []
-    for group, names in groupings:
-        try:
-            results.append(_of_list(pairs, group, tuple(names), thresholds, family))
-        except MetricError as problem:
-            results.append(problem)
-    return results
+    fixed = _with(given, thresholds)
+    return [_of_list(pairs, grouping, fixed, family) for grouping in groupings]
 
 
 def _of_list(
-    pairs: ListedPairs,
-    group: Codes,
-    names: tuple[str, ...],
-    thresholds: Thresholds,
-    family: Codes | None,
+    pairs: ListedPairs, grouping: Grouping, thresholds: Thresholds, family: Codes | None
 ) -> GroupErrors:
-    used = (group[pairs.sides] >= 0).all(axis=0) & pairs.usable & ~np.isnan(pairs.scores)
-    scores, same = pairs.scores[used], pairs.same[used]
-    if not same.size:
-        raise MetricError(
-            f"none of the {len(pairs.same):,} pairs of the list has a score and known groups"
-        )
-    subjects = pairs.subject[pairs.sides[:, used]]
-    of_sides = np.sort(group[pairs.sides[:, used]], axis=0)
-    inside = {
-        cell: (of_sides == np.array(cell)[:, None]).all(axis=0)
-        for cell in itertools.combinations_with_replacement(range(len(names)), 2)
-    }
-    everyone, whole = np.ones(len(scores), bool), int(pairs.subject.max()) + 1
+    used = (grouping.codes[pairs.sides] >= 0).all(axis=0) & pairs.usable & ~np.isnan(pairs.scores)
+    scores, same, images = pairs.scores[used], pairs.same[used], pairs.sides[:, used]
+    subjects, groups = pairs.subject[images], np.sort(grouping.codes[images], axis=0)
+    number, whole = len(grouping.names), int(pairs.subject.max()) + 1
+    inside = [(groups == code).all(axis=0) for code in range(number)]
 
     def share(
         events: NDArray[np.bool_], among: NDArray[np.bool_], alike: bool = False
     ) -> GroupShare:
         if not among.any():
             return None
-        own = np.arange(int(among.sum()))
-        units = (own, own) if pairs.independent else subjects[:, among]
-        found = ClusteredShare.from_pairs(events[among], *units, alike=alike)
-        return (
-            found if pairs.independent else _spread(found, slice(len(found.changes)), whole, family)
-        )
+        if pairs.independent:
+            own = np.arange(int(among.sum()))
+            return ClusteredShare.from_pairs(events[among], own, own, alike=alike)
+        found = ClusteredShare.from_pairs(events[among], *subjects[:, among], alike=alike)
+        return _spread(found, slice(len(found.changes)), whole, family)
+
+    def within(
+        events: NDArray[np.bool_], kind: NDArray[np.bool_], alike: bool = False
+    ) -> tuple[GroupShare, ...]:
+        return tuple(share(events, kind & part, alike) for part in (*inside, np.True_))
 
     points = []
     for point in thresholds.points:
         # A float32 score is widened; the threshold is never rounded to it.
         accepted = scores >= np.float64(point.threshold)
-        of_cell = {cell: share(accepted, ~same & pairs_of) for cell, pairs_of in inside.items()}
-        within = [inside[code, code] for code in range(len(names))]
-        fnmr, of_pairs = (
-            tuple(share(~accepted, same & pairs_of, alike) for pairs_of in (*within, everyone))
-            for alike in (True, False)
-        )
-        points.append(
-            ErrorsAt(
-                point,
-                (
-                    *(of_cell.pop((code, code)) for code in range(len(names))),
-                    share(accepted, ~same),
-                ),
-                fnmr,
-                of_pairs,
-                of_cell,
-            )
-        )
+        between = {
+            (d, e): share(accepted, ~same & (groups[0] == d) & (groups[1] == e))
+            for d, e in itertools.combinations(range(number), 2)
+        }
+        rates = within(accepted, ~same), within(~accepted, same, True), within(~accepted, same)
+        points.append(ErrorsAt(point, *rates, between))
     of = np.full(whole, UNKNOWN)
-    of[subjects] = group[pairs.sides[:, used]]
-    counted = np.bincount(of[of >= 0], minlength=len(names))
-    return GroupErrors(names, tuple(counted.tolist()), tuple(points), thresholds)
+    of[subjects] = grouping.codes[images]
+    return _errors(grouping, of, points, thresholds)
 
 
 def all_pairs_rates(
     vectors: NDArray[np.floating],
     subject: Codes,
-    groupings: Sequence[Labels],
+    groupings: Sequence[Grouping],
     *,
     targets: Sequence[str] = FMR_TARGETS,
     thresholds: Thresholds | None = None,
     given: float | None = None,
     family: Codes | None = None,
     progress: Progress | None = None,
-) -> list[GroupErrors | MetricError]:
+) -> list[GroupErrors]:
     """Compare every image with every other once, and count errors by the groups of each grouping.
 
     By default the thresholds are fixed on the impostors of all images with a subject, whether they
@@ -270,17 +237,14 @@ def all_pairs_rates(
     Args:
         vectors: raw embeddings, ``(N, D)``; rows that are zero or not finite are failures.
         subject: code of the subject on each image, ``(N,)``; `UNKNOWN` where not known.
-        groupings: codes of groups, and their names; images without one take no part. A subject has
-            one group of a grouping at most.
+        groupings: of the images; those without a group take no part. A subject has one group of a
+            grouping at most.
         targets: nominal FMRs, taken exactly.
         thresholds: fixed on other data.
         given: a threshold that comes before these.
         family: of each subject, ``(G,)``, left out as a whole for the intervals; by default each
             subject alone.
         progress: see `facerec.base.progress.Progress`.
-
-    Returns:
-        One a grouping; an error where it has no pair.
 
     Raises:
         MetricError: a target that is no rate, or no mated or no non-mated pair at all.
@@ -301,52 +265,54 @@ def all_pairs_rates(
     own = [] if given is None else [given]
     everybody = compare(subject >= 0, thresholds and _with(given, thresholds))
     thresholds = _with(given, thresholds or _fixed(HERE, everybody.points))
-    results: list[GroupErrors | MetricError] = []
-    for group, names in groupings:
-        known = (subject >= 0) & (group >= 0)
+    results = []
+    for grouping in groupings:
+        known = (subject >= 0) & (grouping.codes >= 0)
         torn = np.isin(subject[(subject >= 0) & ~known], subject[known]).any()
-        try:
-            # Images without a group, of subjects who have one, would be counted with these.
-            found = compare(known, thresholds) if torn else everybody
-            of = np.full(int(subject.max()) + 1, UNKNOWN)
-            of[subject[known]] = group[known]
-            results.append(_of_all(found, of, tuple(names), thresholds, family))
-        except MetricError as problem:
-            results.append(problem)
+        # Images without a group, of subjects who have one, would be counted with these.
+        found = compare(known, thresholds) if torn else everybody
+        of = np.full(int(subject.max()) + 1, UNKNOWN)
+        of[subject[known]] = grouping.codes[known]
+        results.append(_of_all(found, grouping, of, thresholds, family))
     return results
 
 
 def _of_all(
-    pairs: AllPairs,
-    group: Codes,
-    names: tuple[str, ...],
-    thresholds: Thresholds,
-    family: Codes | None,
+    pairs: AllPairs, grouping: Grouping, of: Codes, thresholds: Thresholds, family: Codes | None
 ) -> GroupErrors:
     """Take the counts of each group out of all pairs, given that of each subject, ``(G,)``."""
-    known = np.flatnonzero(group[pairs.subjects] >= 0)
-    members = [np.flatnonzero(group[pairs.subjects] == code) for code in range(len(names))]
-    if pairs.images_per_subject[known].sum() < 2:
-        raise MetricError("no two usable images have a group; error rates by group need pairs")
+    group = of[pairs.subjects]
+    members = [np.flatnonzero(group == code) for code in range(len(grouping.names))]
+    parts = [*members, np.flatnonzero(group >= 0)]
 
-    def spread(share: GroupShare, places: Codes) -> GroupShare:
-        return _spread(share, pairs.subjects[places], group.size, family)
+    def spread(shares: Iterable[GroupShare]) -> tuple[GroupShare, ...]:
+        return tuple(
+            _spread(share, pairs.subjects[part], of.size, family)
+            for share, part in zip(shares, parts, strict=True)
+        )
 
     points = [
         ErrorsAt(
             point,
-            tuple(spread(table.fmr_among(own), own) for own in (*members, known)),
-            tuple(spread(table.fnmr_among(own, alike=True), own) for own in (*members, known)),
-            tuple(spread(table.fnmr_among(own), own) for own in (*members, known)),
+            spread(map(table.fmr_among, parts)),
+            spread(table.fnmr_among(part, alike=True) for part in parts),
+            spread(map(table.fnmr_among, parts)),
             {
                 (d, e): table.fmr_among(members[d], members[e])
-                for d, e in itertools.combinations(range(len(names)), 2)
+                for d, e in itertools.combinations(range(len(members)), 2)
             },
         )
         for table, point in zip(pairs.tables, thresholds.points, strict=True)
     ]
-    counted = np.bincount(group[group >= 0], minlength=len(names))
-    return GroupErrors(names, tuple(counted.tolist()), tuple(points), thresholds)
+    return _errors(grouping, of, points, thresholds)
+
+
+def _errors(
+    grouping: Grouping, of: Codes, points: Sequence[ErrorsAt], thresholds: Thresholds
+) -> GroupErrors:
+    """Put together what was counted, given the group of each subject, ``(G,)``."""
+    counted = np.bincount(of[of >= 0], minlength=len(grouping.names))
+    return GroupErrors(grouping, tuple(counted.tolist()), tuple(points), thresholds)
 
 
 def _spread(

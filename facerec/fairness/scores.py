@@ -18,21 +18,20 @@ from numpy.typing import NDArray
 from facerec.base.errors import DatasetError
 from facerec.fairness.attributes import (
     INFERRED,
-    NO_VALUE,
-    NOT_SAID,
-    SEVERAL,
     Attributes,
     Exclusion,
     changing,
     check_sources,
     check_values,
+    usable_values,
 )
-from facerec.fairness.audit import conclude, size_rows, with_groups
+from facerec.fairness.audit import conclude, sentences, size_rows, with_groups
 from facerec.fairness.differentials import rate_rows
 from facerec.fairness.groupings import UNKNOWN, contradictory, form_groupings
 from facerec.fairness.rates import ListedPairs, Thresholds, listed_rates
 from facerec.fairness.result import DEFAULTS, Audit, AuditSettings
 from facerec.fairness.rows import Row
+from facerec.verification.bench import infer_subjects
 from facerec.verification.protocols import ScoredPairs
 
 NO_NORMS = "a file of scores holds no embeddings, so a norm audit is impossible"
@@ -75,132 +74,88 @@ def audit_scores(
     """
     groups = tuple(dict.fromkeys(groups))
     combinations = settings.combinations(groups, name)
-    sides = _Sides(scored, name)
-    labels = sides.labels(groups, attributes)
+    pairs, unscored = scored.pairs(), np.repeat(np.isnan(scored.scores), 2)
+    known = pairs.subjects is not None
+    who = infer_subjects(pairs, 2 * len(pairs)) if pairs.subjects is None else pairs.subjects
+    labels, exclusions = {}, list[Exclusion]()
+    for group in groups:
+        values, torn = _recorded(scored, group, who, attributes, name)
+        place, people = np.arange(len(who)) // 2, who if known else None
+        labels[group] = usable_values(
+            group, values, np.isin(who, torn), place, people, exclusions, "pair"
+        )
     if attributes is None:
         # Tables of scores that others write have no such column: the banner says so.
-        sources = dict(scored.label_sources) or {"": len(scored)}
+        sources = scored.label_sources or {"": len(scored)}
         allowed = allow_inferred or not scored.label_sources
-        inferred = check_sources(Path(name), sources, allow_inferred=allowed)
-        label_sources = [source or NOT_SAID for source in sources]
+        label_sources, inferred = check_sources(Path(name), sources, allow_inferred=allowed)
     else:
-        inferred, label_sources = attributes.inferred, list(attributes.label_sources)
-    subjects, groupings = form_groupings(combinations, labels, sides.subjects, sides.scored)
-    left, known = subjects != UNKNOWN, sides.subjects_known
-    unit = "subjects" if known else "pairs"
-    chosen = with_groups(groupings, sides.exclusions, f"{name}: ", unit)
-    both = np.arange(2 * len(scored)).reshape(-1, 2).T
-    pairs = ListedPairs(name, scored.scores, both, scored.issame, subjects, not known)
-    spread = [(grouping.codes, grouping.names) for grouping in chosen]
+        label_sources, inferred = attributes.label_sources, attributes.inferred
+    subjects, groupings = form_groupings(combinations, labels, who, ~unscored)
+    chosen = with_groups(groupings, exclusions, f"{name}: ", "subjects" if known else "pairs")
+    sides = np.stack([pairs.first, pairs.second])
+    listed = ListedPairs(name, scored.scores, sides, scored.issame, subjects, not known)
     how: dict[str, Any] = {"thresholds": thresholds, "given": settings.threshold}
-    counted = listed_rates(pairs, spread, targets=settings.targets, **how)
+    counted = listed_rates(listed, chosen, targets=settings.targets, **how)
     rows: list[Row] = []
-    for number, (grouping, errors) in enumerate(zip(chosen, counted, strict=True)):
-        rows += size_rows(grouping, subjects if known else None, ~sides.scored, images=False)
-        rows += rate_rows(
-            grouping.name, errors, settings.replicates, settings.seed, first=not number
-        )
-    stay = left.reshape(-1, 2).all(axis=1)
+    for grouping in chosen:
+        rows += size_rows(grouping, subjects if known else None, unscored, images=False)
+    rows += rate_rows(counted, settings.replicates, settings.seed)
+    stay = (subjects[sides] != UNKNOWN).all(axis=0)
     facts = {
         "inputs": list(inputs),
-        "label_sources": label_sources,
+        "label_sources": list(label_sources),
         "banner": INFERRED if inferred else None,
         "images": None,
         "pairs": int(np.count_nonzero(stay)),
         "subjects": int(subjects.max()) + 1 if known else None,
         "failures": int(np.count_nonzero(stay & np.isnan(scored.scores))),
-        "left_out": [vars(gone) for gone in sides.exclusions],
+        "left_out": [vars(gone) for gone in exclusions],
         "searches": None,
     }
     notes = [
         f"This is an audit of error rates alone: {NO_NORMS}.",
-        *changing(sides.exclusions, groupings),
-        *(f"{note}." for note in scored.notes),
-        *([] if known else [NO_SUBJECTS]),
+        *changing(exclusions, groupings),
+        *sentences(*scored.notes, "" if known else NO_SUBJECTS),
     ]
     policy = f"from the pair list of {name}"
     return conclude(facts, rows, groupings, settings, policy, thresholds is not None, notes)
 
 
-class _Sides:
-    """The two sides of every pair, ``(2n,)``: those of pair i are 2i and 2i + 1.
+def _recorded(
+    scored: ScoredPairs,
+    group: str,
+    subjects: NDArray[np.int64],
+    attributes: Attributes | None,
+    name: str,
+) -> tuple[NDArray[np.str_], NDArray[np.int64]]:
+    """Return the value of an attribute on both sides of each pair, and who has several, by number.
 
-    Attributes:
-        subjects: number of the subject. Where subjects are not known the sides of a mated pair have
-            one number, and all others have one each.
-        scored: whether the pair has a score.
-        exclusions: pairs left out so far.
+    The sides of pair i are 2i and 2i + 1; ``subjects`` are theirs, ``(2n,)``.
     """
-
-    def __init__(self, scored: ScoredPairs, name: str) -> None:
-        self._pairs, self._name = scored, name
-        self.subjects_known = scored.subjects is not None
-        if scored.subjects is not None:
-            self.subjects = _interleave(*scored.subjects)
-        else:
-            first = 2 * np.arange(len(scored))
-            self.subjects = _interleave(first, np.where(scored.issame, first, first + 1))
-        self.scored = np.repeat(~np.isnan(scored.scores), 2)
-        self.exclusions: list[Exclusion] = []
-
-    def labels(
-        self, groups: Sequence[str], attributes: Attributes | None
-    ) -> dict[str, NDArray[np.str_]]:
-        """Return the value of every attribute, ``(2n,)``, empty where it cannot be used."""
-        labels: dict[str, NDArray[np.str_]] = {}
-        for group in groups:
-            if attributes is not None:
-                values = self._of_subjects(group, attributes)
-            elif group in self._pairs.groups:
-                values = _interleave(*self._pairs.groups[group])
-                check_values(Path(self._name), group, values)
-                values = self._without_contradictions(group, values)
-            else:
-                raise DatasetError(
-                    f"{self._name}: no column says which group a pair is of: write {group} (both "
-                    f"sides), {group}_1 and {group}_2, or bio_ref_{group} and probe_{group}; or "
-                    "name a table of subjects with --attributes"
-                )
-            self._exclude(NO_VALUE, values == "", group)
-            labels[group] = values
-        return labels
-
-    def _of_subjects(self, group: str, attributes: Attributes) -> NDArray[np.str_]:
-        names = self._pairs.names
-        if names is None:
+    if attributes is None:
+        if group not in scored.groups:
             raise DatasetError(
-                f"{self._name}: it does not name the subjects of its pairs, so {attributes.path} "
-                "cannot tell their groups; add the columns subject_id_1 and subject_id_2"
+                f"{name}: no column says which group a pair is of: write {group} (both sides), "
+                f"{group}_1 and {group}_2, or bio_ref_{group} and probe_{group}; or name a table "
+                "of subjects with --attributes"
             )
-        recorded = attributes.groups[group] != ""
-        subjects, values = attributes.subjects[recorded], attributes.groups[group][recorded]
-        if not np.isin(subjects, names).any():
-            raise DatasetError(
-                f"{attributes.path}: none of its subjects (as {str(attributes.subjects[0])[:60]!r})"
-                f" is in {self._name} (as {str(names[0])[:60]!r}); they must be equal to the letter"
-            )
-        conflict = np.isin(names, contradictory(subjects, values))
-        self._exclude(f"subject {SEVERAL}", conflict[self.subjects], group)
-        of_name = dict(zip(subjects.tolist(), values.tolist(), strict=True))
-        by_name = np.array([of_name.get(name, "") for name in names.tolist()], np.str_)
-        return np.where(conflict, "", by_name)[self.subjects]
-
-    def _without_contradictions(self, group: str, values: NDArray[np.str_]) -> NDArray[np.str_]:
-        """Take the value from subjects who have two."""
-        conflict = np.isin(self.subjects, contradictory(self.subjects, values))
-        reason = "subject" if self.subjects_known else "mated pair"
-        self._exclude(f"{reason} {SEVERAL}", conflict, group)
-        return np.where(conflict, "", values)
-
-    def _exclude(self, reason: str, sides: NDArray[np.bool_], group: str) -> None:
-        """Count the pairs with such a side, if they are not counted for this group already."""
-        counted = sum(gone.images for gone in self.exclusions if gone.attribute == group)
-        pairs = int(np.count_nonzero(sides.reshape(-1, 2).any(axis=1))) - counted
-        if pairs > 0:
-            number = len(np.unique(self.subjects[sides])) if self.subjects_known else None
-            self.exclusions.append(Exclusion(reason, pairs, number, group))
-
-
-def _interleave(first: NDArray, second: NDArray) -> NDArray:
-    """Return what is said of the first and the second sides as one array of all sides."""
-    return np.stack([first, second], axis=1).reshape(-1)
+        values = np.stack(scored.groups[group], axis=1).reshape(-1)
+        check_values(Path(name), group, values)
+        return values, contradictory(subjects, values)
+    if scored.names is None:
+        raise DatasetError(
+            f"{name}: it does not name the subjects of its pairs, so {attributes.path} cannot tell "
+            "their groups; add the columns subject_id_1 and subject_id_2"
+        )
+    recorded = attributes.groups[group] != ""
+    people, values = attributes.subjects[recorded], attributes.groups[group][recorded]
+    if not np.isin(people, scored.names).any():
+        raise DatasetError(
+            f"{attributes.path}: none of its subjects (as {str(attributes.subjects[0])[:60]!r}) is "
+            f"in {name} (as {str(scored.names[0])[:60]!r}); they must be equal to the letter"
+        )
+    of_name = dict(zip(people.tolist(), values.tolist(), strict=True))
+    by_number = np.array([of_name.get(one, "") for one in scored.names.tolist()], np.str_)
+    torn = np.isin(scored.names, contradictory(people, values))
+    return by_number[subjects], np.flatnonzero(torn)

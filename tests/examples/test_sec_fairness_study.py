@@ -11,6 +11,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 from helpers.tiny_training import narrow_recipe
+from helpers.toy_faces import grouping
 from scipy import stats
 
 from facerec.embedding.extraction import Embeddings
@@ -43,7 +44,9 @@ def test_the_mean_over_seeds_allows_for_seeds_and_subjects(example: ModuleType) 
         return Embeddings(rows.astype(np.float32), np.linalg.norm(rows, axis=1), False, ids)
 
     embedded = {seed: (embed(1.0), embed(0.5)) for seed in range(4)}
-    changes, notes = example.compare(embedded, subject, subject % 2, ("A", "B"), targets=("1e-1",))
+    changes, notes = example.compare(
+        embedded, subject, grouping(subject % 2, "AB"), targets=("1e-1",)
+    )
     assert notes == [] and any(change.found.interval for change in changes)
     for change in changes:
         if change.found.value is None:
@@ -59,7 +62,7 @@ def test_the_mean_over_seeds_allows_for_seeds_and_subjects(example: ModuleType) 
     lost = embedded[3][1].norms.copy()
     lost[5] = np.nan
     embedded[3] = embedded[3][0], replace(embedded[3][1], norms=lost)
-    fewer, _ = example.compare(embedded, subject, subject % 2, ("A", "B"), targets=("1e-1",))
+    fewer, _ = example.compare(embedded, subject, grouping(subject % 2, "AB"), targets=("1e-1",))
     assert fewer[0].seeds[0] != changes[0].seeds[0]  # left out of all seeds
 
 

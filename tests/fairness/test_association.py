@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import scipy.stats
 from helpers.examples import examples
+from helpers.toy_faces import grouping
 from helpers.toy_norms import draw
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -197,7 +198,8 @@ def test_interval_and_test_agree(sizes: tuple[int, ...]) -> None:
         groups = np.repeat(range(len(sizes)), sizes)
         generator = np.random.default_rng(seed)
         means = generator.normal(0.02 * seed * groups, 1 + (groups == 1))
-        sample = SubjectNorms.of(20 + means, np.arange(len(means)), groups, "abc"[: len(sizes)])
+        people = np.arange(len(means))
+        sample = SubjectNorms.of(20 + means, people, grouping(groups, "abc"[: len(sizes)]))
         found = compare(sample, 199, 199, seed)
         eta2 = found.eta2
         assert (eta2.low > 0) == (found.p < 0.05)
@@ -231,7 +233,7 @@ def test_p_of_delta_is_the_confidence_at_which_its_interval_reaches_zero() -> No
     ],
 )
 def test_no_comparison(means: list[float], groups: list[int], reason: str) -> None:
-    codes = np.array(groups)
-    sample = SubjectNorms.of(np.array(means), np.arange(len(means)), codes, "abc"[: max(codes) + 1])
+    of_groups = grouping(np.array(groups), "abc"[: max(groups) + 1])
+    sample = SubjectNorms.of(np.array(means), np.arange(len(means)), of_groups)
     with pytest.raises(MetricError, match=reason):
         associate(sample, 9, 20)

@@ -9,7 +9,7 @@ import pytest
 from helpers.examples import examples
 from helpers.plain_rates import tpr_at_fpr
 from helpers.toy_embeddings import take
-from helpers.toy_faces import Toy, of_all, of_list, pair_list
+from helpers.toy_faces import Toy, grouping, of_all, of_list, pair_list
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -73,7 +73,8 @@ def compare(
     faces: People, baseline: Embeddings, new: Embeddings, **options: Any
 ) -> tuple[dict[Key, Change], list[str]]:
     options = dict[str, Any](targets=TARGETS) | options
-    changes, notes = compare_models(baseline, new, faces.subject, faces.group, NAMES, **options)
+    groups = grouping(faces.group, NAMES)
+    changes, notes = compare_models(baseline, new, faces.subject, groups, **options)
     return {change.key: change for change in changes}, notes
 
 
@@ -223,7 +224,7 @@ def test_images_that_fail_anywhere_take_part_nowhere() -> None:
     vectors[lost] = norms[lost] = np.nan
     found, notes = compare(faces, baseline, replace(new, vectors=vectors, norms=norms), pairs=pairs)
     gone = int(((pairs.first == lost) | (pairs.second == lost)).sum())
-    assert f"{gone} of 96 pairs have an image that takes no part and are left out" in notes
+    assert any(f"{gone} of 96 pairs are left out" in note for note in notes)
     # The same as if that image had never been there.
     kept = np.arange(72) != lost
 

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.plain_rates import tpr_at_fpr
-from helpers.toy_faces import TARGETS, Toy, of_all, of_list, pair_list, toy
+from helpers.toy_faces import TARGETS, Toy, grouping, of_all, of_list, pair_list, toy
 from numpy.typing import NDArray
 
+from facerec.fairness.groupings import Grouping
 from facerec.fairness.rates import (
     ErrorsAt,
     GroupErrors,
@@ -55,7 +56,7 @@ def rows(at: ErrorsAt) -> list[tuple[Any, ...]]:
 
 
 def assert_same(one: GroupErrors, other: GroupErrors) -> None:
-    assert one.names == other.names and one.group_subjects == other.group_subjects
+    assert one.grouping.names == other.grouping.names and one.group_subjects == other.group_subjects
     for a, b in zip(one.points, other.points, strict=True):
         assert a.point == b.point
         for mine, its in zip(rows(a), rows(b), strict=True):
@@ -159,9 +160,7 @@ def test_images_without_subject_group_or_embedding_take_no_part(count: Count) ->
 # --- several groupings ------------------------------------------------------------------------
 
 
-def made_up(
-    seed: int, torn: bool = False
-) -> tuple[NDArray, NDArray, list[tuple[NDArray, tuple[str, ...]]]]:
+def made_up(seed: int, torn: bool = False) -> tuple[NDArray, NDArray, list[Grouping]]:
     """Return vectors, subjects and three groupings, in which some subjects have no group.
 
     With ``torn`` there are images without a group, of subjects who have one.
@@ -176,16 +175,15 @@ def made_up(
     if torn:
         second[generator.random(second.size) < 0.1] = -1
     names = faces.names, ("f", "m"), ("Af", "Am", "Bf", "Bm")
-    return vectors, subject, list(zip((faces.group, second, third), names, strict=True))
+    return vectors, subject, list(map(grouping, (faces.group, second, third), names))
 
 
 @pytest.mark.parametrize("torn", [False, True])
 def test_several_groupings_are_counted_as_one_by_one(torn: bool) -> None:
     vectors, subject, groupings = made_up(int(torn), torn)
     found = all_pairs_rates(vectors, subject, groupings, targets=TARGETS)
-    for errors, grouping in zip(found, groupings, strict=True):
-        (expected,) = all_pairs_rates(vectors, subject, [grouping], targets=TARGETS)
-        assert isinstance(errors, GroupErrors) and isinstance(expected, GroupErrors)
+    for errors, one in zip(found, groupings, strict=True):
+        (expected,) = all_pairs_rates(vectors, subject, [one], targets=TARGETS)
         assert_same(errors, expected)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from facerec.fairness.groupings import Grouping
 from facerec.fairness.rates import GroupErrors, ListedPairs, all_pairs_rates, listed_rates
 from facerec.verification.evaluation import score_pairs
 
@@ -23,11 +25,20 @@ class Toy:
     names: tuple[str, ...]
 
     @property
+    def grouping(self) -> Grouping:
+        return grouping(self.group, self.names)
+
+    @property
     def pairs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """All pairs of images, one loop."""
         sides = list(itertools.combinations(range(len(self.subject)), 2))
         first, second = np.array(sides).T
         return first, second
+
+
+def grouping(codes: NDArray[np.int64], names: Sequence[str]) -> Grouping:
+    """Return groups of images by their codes."""
+    return Grouping(("group",), tuple((name,) for name in names), codes)
 
 
 def toy(
@@ -69,15 +80,11 @@ def of_list(
     faces: Toy, targets: tuple[str, ...] = TARGETS, pairs: ListedPairs | None = None, **options: Any
 ) -> GroupErrors:
     """Count the errors of the groups over a list of pairs."""
-    groups = [(faces.group, faces.names)]
-    (found,) = listed_rates(pairs or pair_list(faces), groups, targets=targets, **options)
-    assert isinstance(found, GroupErrors), found
-    return found
+    pairs = pairs or pair_list(faces)
+    return listed_rates(pairs, [faces.grouping], targets=targets, **options)[0]
 
 
 def of_all(faces: Toy, targets: tuple[str, ...] = TARGETS, **options: Any) -> GroupErrors:
     """Count the errors of the groups over all pairs of images."""
-    groups = [(faces.group, faces.names)]
-    (found,) = all_pairs_rates(faces.vectors, faces.subject, groups, targets=targets, **options)
-    assert isinstance(found, GroupErrors), found
-    return found
+    options |= {"targets": targets}
+    return all_pairs_rates(faces.vectors, faces.subject, [faces.grouping], **options)[0]

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from facerec.fairness.norms import SubjectNorms
+from helpers.toy_faces import grouping
 
 
 def draw(
@@ -23,4 +24,4 @@ def draw(
     own, noise = generator.standard_normal(len(groups)), generator.standard_normal(len(subjects))
     deviation = math.sqrt(icc) * own[subjects] + math.sqrt(1 - icc) * noise
     norms = 20 + 2 * (shift * (groups[subjects] == 0) + deviation)
-    return SubjectNorms.of(norms, subjects, groups[subjects], "abcdefgh"[: len(sizes)])
+    return SubjectNorms.of(norms, subjects, grouping(groups[subjects], "abcdefgh"[: len(sizes)]))

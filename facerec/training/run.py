@@ -90,23 +90,18 @@ def find_folder(
         CheckpointError: what is there is no run.
     """
     candidates = [runs / name] if exact else list(_of_name(runs, name).values())
-    begun = [path for path in candidates if not _launches(path).isdisjoint(launches)]
-    if begun:
-        return begun[-1]
+    found = [path for path in candidates if not _launches(path).isdisjoint(launches)]
     if resume:
-        learned = [path for path in candidates if checkpoint.latest(path / "checkpoints")]
-        begun = [path for path in candidates if path.is_dir() and _is_begun(path)]
-        if learned or begun:
-            return (learned or begun)[-1]
-        if not any(path.exists() for path in candidates):
-            return None
-        raise CheckpointError(
-            f"{runs / name}: no checkpoint to resume from, and it holds what is no run's; start "
-            "under another --name"
-        )
-    if exact and (runs / name).exists():
+        found = found or [path for path in candidates if checkpoint.latest(path / "checkpoints")]
+        found = found or [path for path in candidates if path.is_dir() and _is_begun(path)]
+        if not found and any(path.exists() for path in candidates):
+            raise CheckpointError(
+                f"{runs / name}: no checkpoint to resume from, and it holds what is no run's; "
+                "start under another --name"
+            )
+    elif not found and exact and (runs / name).exists():
         raise _taken(runs / name)
-    return None
+    return found[-1] if found else None
 
 
 def new_folder(runs: Path, name: str, *, exact: bool) -> Path:
@@ -195,12 +190,10 @@ def check_same_run(
 
     Raises:
         CheckpointError: names what differs.
+        RecipeError: ``recipe.json`` is missing or damaged.
     """
     path = folder / "recipe.json"
-    try:
-        stored = recipes.to_dict(recipes.load_recipe(path, Recipe))
-    except RecipeError as error:
-        raise CheckpointError(f"{error}; this run cannot be resumed") from error
+    stored = recipes.to_dict(recipes.load_recipe(path, Recipe))
     changed = [
         name
         for name in recipes.differences(
@@ -292,7 +285,7 @@ def write_manifest(
     packages = ("numpy", "safetensors", "scipy")
     manifest = {
         "facerec": facerec.__version__,
-        "git": _git_commit(),
+        "git": git_commit(),
         "python": platform.python_version(),
         "packages": {name: metadata.version(name) for name in packages}
         # OpenCV comes under several names of distributions, torch in builds that only it can name.
@@ -348,17 +341,23 @@ def _hardware(processes: Processes) -> dict[str, Any]:
         "machine": platform.machine(),
         "system": platform.platform(),
         "cores": os.cpu_count(),
+        "cpu": processor(),
     }
-    with contextlib.suppress(OSError):
-        names = re.search(r"model name\s*:(.*)", Path("/proc/cpuinfo").read_text(errors="replace"))
-        facts["cpu"] = names and names[1].strip()
     if processes.device.type == "cuda":
         facts["gpu"] = torch.cuda.get_device_name(processes.device)
         facts["cuda"] = torch.version.cuda
     return facts
 
 
-def _git_commit() -> str | None:
+def processor() -> str | None:
+    """Return the name of the processor, where the system tells it."""
+    with contextlib.suppress(OSError):
+        found = re.search(r"model name\s*:(.*)", Path("/proc/cpuinfo").read_text(errors="replace"))
+        return found and found[1].strip()
+    return None
+
+
+def git_commit() -> str | None:
     """Return the commit of an editable installation, with ``+`` when it has local changes."""
     describe = ["describe", "--always", "--dirty=+", "--abbrev=40", "--exclude=*"]
     command = ["git", "-C", str(Path(facerec.__file__).parent), *describe]

@@ -25,7 +25,7 @@ from torch import nn
 
 from facerec.base.devices import HostCopy
 from facerec.base.environment import available_cores
-from facerec.base.errors import CheckpointError, RecipeError, TrainingError, message_line
+from facerec.base.errors import CheckpointError, TrainingError
 from facerec.base.files import write_json
 from facerec.base.recipe import from_dict, to_dict
 from facerec.embedding.torch_model import save_model
@@ -33,7 +33,7 @@ from facerec.records.dataset import Batch, BatchLoader, Skipped
 from facerec.training import checkpoint
 from facerec.training.learner import Learner
 from facerec.training.monitor import Monitor, late
-from facerec.training.network import explain_compile_errors
+from facerec.training.network import explained
 from facerec.training.prefetch import prefetched
 from facerec.training.state import SavedFacts
 
@@ -113,8 +113,7 @@ class Trainer:
             self._signals(),
             self.monitor,
             self._writer or contextlib.nullcontext(),
-            self._explain_dead_workers(),
-            explain_compile_errors(),
+            explained(self.recipe.data.path),
         ):
             if self._validation_is_due():  # a run that was stopped did not wait for it
                 self.validate()
@@ -241,20 +240,6 @@ class Trainer:
             pin_memory=self.learner.device.type == "cuda",
         )
         return prefetched(loader, self.learner.device)
-
-    @contextlib.contextmanager
-    def _explain_dead_workers(self) -> Iterator[None]:
-        """Word what torch raises, from wherever training is, when a loader process died."""
-        try:
-            yield
-        except RuntimeError as error:
-            if "DataLoader worker" not in str(error):
-                raise
-            raise TrainingError(
-                f"step {self.learner.step}: a loader process died ({message_line(error)}); the "
-                "memory, or the shared memory (/dev/shm), may be too small for so many workers; go "
-                "on with --resume, and if it dies again with fewer --workers"
-            ) from error
 
     def _write_skipped(self) -> None:
         """List the images that could not be used in ``skipped.json`` (those of all ranks)."""
@@ -416,10 +401,7 @@ class Trainer:
         state = checkpoint.load_checkpoint(newest, tensors, own, self.processes)
         if state.pop("found"):
             self.learner.state.set_random(own)
-        try:
-            saved = from_dict(SavedFacts, state, str(newest / checkpoint.STATE_FILE))
-        except RecipeError as error:
-            raise CheckpointError(f"{error}; delete it to go on from an earlier one") from error
+        saved = from_dict(SavedFacts, state, str(newest / checkpoint.STATE_FILE))
         self.learner.stepper.scaler.load_state_dict(dict(saved.scaler))
         self.learner.stepper.step = saved.step
         self._losses = saved.losses

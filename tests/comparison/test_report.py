@@ -118,8 +118,8 @@ def test_figures_are_means_over_seeds_and_paired_differences(
                 row = summary.row(arm, view, metric)
                 expected = mean_over_seeds(values, labels)
                 assert row["value"] == expected.value == pytest.approx(values.mean())
-                assert expected.joint is not None and row["denominator"] == 6
-                assert (row["low"], row["high"]) == (expected.joint.low, expected.joint.high)
+                assert expected.interval is not None and row["denominator"] == 6
+                assert (row["low"], row["high"]) == (expected.interval.low, expected.interval.high)
                 change = summary.row(arm, view, metric, change=True)
                 if arm not in PENALIZED:
                     assert change is None
@@ -128,7 +128,7 @@ def test_figures_are_means_over_seeds_and_paired_differences(
                 of_base = [run.scores[view, metric] for run in base]
                 found = compare_paired(values, np.stack(of_base), labels)
                 assert (change["value"], change["p"]) == (found.value, found.p)
-                assert change["low"] == found.joint.low
+                assert change["low"] == found.interval.low
     untrained = np.mean([run.mean(*HEADLINE) for run in results.untrained.values()])
     assert summary.headline("untrained")["value"] == pytest.approx(float(untrained))
 

@@ -51,7 +51,7 @@ class Learner:
         recipe: the whole configuration.
         dataset: the training images.
         processes: this rank among its peers.
-        targets: of the recipe's teacher; by default they are made or opened here.
+        progress: of making the embeddings of the recipe's teacher.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Learner:
         recipe: Recipe,
         dataset: FaceDataset,
         processes: Processes,
-        targets: TeacherTargets | None = None,
+        progress: Progress | None = None,
     ) -> None:
         self.recipe, self.dataset, self.processes = recipe, dataset, processes
         self.device, self.precision = processes.device, recipe.precision
@@ -76,7 +76,7 @@ class Learner:
         self.targets: TeacherTargets | None = None
         self.images: BatchSource = dataset
         if (taught := recipe.distillation) is not None:
-            self.targets = targets or teacher_targets(taught, dataset, processes)
+            self.targets = teacher_targets(taught, dataset, processes, recipe.workers, progress)
             self.images = TaughtDataset(dataset, taught, self.targets)
         with explained(recipe.data.path):
             self.terms = create_terms(recipe, dataset, self.targets)
@@ -107,6 +107,11 @@ class Learner:
             self.state.create_optimizer_state()
         self.start: Start | None = None
         self.lr = 0.0
+
+    @property
+    def teacher(self) -> str | None:
+        """SHA-256 of the teacher's file; None without one."""
+        return None if self.targets is None else str(self.targets.note["teacher"])
 
     @property
     def step(self) -> int:

@@ -8,12 +8,12 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import asdict
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -35,8 +35,10 @@ from facerec.records.shards import is_pattern, shard_paths
 from facerec.records.training_set import Data, Part
 from facerec.training import checkpoint
 from facerec.training.distributed import Processes
-from facerec.training.initialization import Start
 from facerec.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from facerec.training.learner import Learner
 
 # Fields that may change when a run is resumed: they do not change what is learned, but for damaged
 # images, and for what another number of processes changes too.
@@ -261,26 +263,9 @@ def _without_paths(recipe: dict[str, Any]) -> dict[str, Any]:
     return {**recipe, "data": {**first, "also": also}}
 
 
-def write_manifest(
-    folder: Path,
-    recipe: Recipe,
-    dataset: FaceDataset,
-    processes: Processes,
-    chosen: Mapping[str, Any] | None = None,
-    teacher: str | None = None,
-    start: Start | None = None,
-) -> None:
-    """Write ``recipe.json``, and ``manifest.json`` with everything else that a repetition needs.
-
-    Args:
-        folder: of the run.
-        recipe: the resolved configuration.
-        dataset: the training images.
-        processes: this rank among its peers.
-        chosen: what fields of the recipe came to mean that are ``auto``, by their names.
-        teacher: SHA-256 of the teacher's file; None without one.
-        start: the weights that training starts from, if not from a seed.
-    """
+def write_manifest(folder: Path, learner: Learner) -> None:
+    """Write ``recipe.json``, and ``manifest.json`` with everything else that a repetition needs."""
+    recipe, head, start = learner.recipe, learner.head, learner.start
     write_json(folder / "recipe.json", recipes.to_dict(recipe))
     packages = ("numpy", "safetensors", "scipy")
     manifest = {
@@ -293,12 +278,17 @@ def write_manifest(
         "command": sys.argv,
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "seed": recipe.seed,
-        "chosen": dict(chosen or {}),
-        "processes": processes.world_size,
+        # What fields of the recipe came to mean that are ``auto``.
+        "chosen": {
+            "head.kernel": "torch" if head is None else head.kernel,
+            "precision": learner.precision,
+            "compile": learner.compiled,
+        },
+        "processes": learner.processes.world_size,
         "threads": torch.get_num_threads(),
-        "hardware": _hardware(processes),
-        "data": _facts_of_data(recipe, dataset),
-        "teacher": teacher,
+        "hardware": _hardware(learner.processes),
+        "data": _facts_of_data(recipe, learner.dataset),
+        "teacher": learner.teacher,
         **({} if start is None else {"init": asdict(start)}),
     }
     write_json(folder / "manifest.json", manifest)

@@ -243,7 +243,7 @@ class Trainer:
 
     def _write_skipped(self) -> None:
         """List the images that could not be used in ``skipped.json`` (those of all ranks)."""
-        every = self._all_skipped()
+        every = self.all_skipped()
         if every and self.folder is not None and self.processes.is_main:
             write_json(self.folder / "skipped.json", every)
 
@@ -255,7 +255,7 @@ class Trainer:
         # Nobody skips now; the main process has what was skipped before the run was resumed.
         return torch.full((), count, device=self.learner.device)
 
-    def _all_skipped(self) -> list[dict[str, Any]]:
+    def all_skipped(self) -> list[dict[str, Any]]:
         """Return what all ranks skipped, as JSON types."""
         shares = self.processes.gather_objects(self.skipped)
         return [dataclasses.asdict(item) for share in shares for item in share]
@@ -376,7 +376,7 @@ class Trainer:
                 "losses": self.monitor.losses,
                 "benches": list(self.recipe.validation.benches),
                 "scaler": self.learner.stepper.scaler.state_dict(),
-                "skipped_images": self._all_skipped(),
+                "skipped_images": self.all_skipped(),
                 "kernel": "torch" if head is None else head.kernel,
                 "kernel_shape": 0 if head is None else head.shape,
                 "precision": self.learner.precision,

@@ -197,7 +197,7 @@ def test_steps_to_a_share_of_the_final_score(results: Results) -> None:
         results = with_arm(results, name, runs=changed)
     found = summarize(results)
     # Means over folds of the kept scores: .2 .4 .45 .5 for the base, .49 .49 for the arm.
-    assert found.row("CosFace+SEC", "validation", "steps_to_90%")["value"] == 30 / 90
+    assert found.row("CosFace+SEC", "validation", "steps_to_90%")["value"] == pytest.approx(30 / 90)
     # 99 % of .5 is beyond the arm, whose last validation is at 60 steps.
     last = found.row("CosFace+SEC", "validation", "steps_to_99%")
     assert last["value"] is None and last["remark"] == "6 of 6 runs never came so far"

@@ -12,7 +12,6 @@ import importlib
 import math
 import os
 import platform
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -25,6 +24,7 @@ from rows import Row
 from facerec import __version__
 from facerec.base.errors import FacerecError, RecipeError
 from facerec.base.files import write_json
+from facerec.training.run import git_commit, processor
 
 Act = Callable[..., Iterable[Row]]
 
@@ -124,7 +124,7 @@ def run(
 
         session = Session(toy=toy, minutes=minutes)
         facts["size"] = session.size
-        acts |= {name: partial(session.whole, name, acts[name]) for name in shared}
+        acts |= {name: partial(acts[name], session) for name in shared}
     print(", ".join(f"{name} {value}" for name, value in facts.items()), flush=True)
     rows: list[Row] = []
     for act in acts.values():
@@ -170,7 +170,7 @@ def choose(names: Sequence[str]) -> dict[str, Act]:
 def machine() -> dict[str, Any]:
     """Return what the figures depend on, as far as it can be asked for."""
     facts = {
-        "CPU": _processor(),
+        "CPU": processor() or platform.machine(),
         "cores": os.cpu_count(),
         "with": torch.backends.cpu.get_cpu_capability(),
         "load": round(os.getloadavg()[0], 1),
@@ -178,7 +178,7 @@ def machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "OpenCV": _version("cv2"),
         "facerec": __version__,
-        "commit": _commit(),
+        "commit": git_commit(),
     }
     if torch.cuda.is_available():
         card = torch.cuda.get_device_properties(0)
@@ -198,24 +198,6 @@ def _version(module: str) -> str | None:
         return str(importlib.import_module(module).__version__)
     except ImportError:
         return None
-
-
-def _commit() -> str | None:
-    here = str(Path(__file__).parent)
-    command = ["git", "-C", here, "describe", "--always", "--dirty=+", "--exclude=*"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except OSError:
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 # ---------------------------------------------------------------- what is shown

@@ -21,8 +21,8 @@ from facerec.records.processes import Spawned, end_with_parent
 from facerec.report.progress import progress_bar
 
 if TYPE_CHECKING:
-    import torch
-
+    from facerec.base.progress import Progress
+    from facerec.comparison.harness import Harness
     from facerec.comparison.protocol import Comparison, Protocol
 
 
@@ -84,8 +84,6 @@ def compare(
         processes: processes on this machine that share the work. On --features each takes one core
             and losses of its own, and the table is the same for any number of them.
     """
-    from facerec.base.devices import choose_device
-    from facerec.comparison.harness import Harness
     from facerec.comparison.report import write_comparison
     from facerec.comparison.summary import summarize, too_few_seeds
     from facerec.comparison.tables import headline_table, pair_table
@@ -97,15 +95,14 @@ def compare(
     plan = make()
     folder = out or Path("compare") / (f"{plan.name}-smoke" if smoke else plan.name)
     console.print(plan.question, style="bold", markup=False)
-    _set_threads(plan)
     with progress_bar(console, "images") as progress:
-        harness = Harness(plan, folder, choose_device(device), storage, faces=progress)
+        harness = _worker(plan, folder, device, storage, progress)
     few = too_few_seeds(whole() if smoke else plan)
     few = few and "without --smoke: " * smoke + few
     trial = "--smoke shows that everything works; its figures mean nothing" * smoke
     print_notes([*harness.manifest["notes"], few, trial], console)
     with (
-        _helpers(processes - 1, make, folder, harness.device, storage),
+        _helpers(processes - 1, make, folder, str(harness.device), storage),
         progress_bar(console, "trials and final runs") as show,
     ):
         results = harness.run(show)
@@ -156,12 +153,12 @@ def _helpers(
     count: int,
     make: Callable[[], Comparison],
     folder: Path,
-    device: torch.device,
+    device: str,
     storage: str | None,
 ) -> Iterator[None]:
     """Share the work with other processes of this machine, which end with this one."""
     helpers = [
-        Spawned(target=_help, args=(make, folder, str(device), storage), daemon=True)
+        Spawned(target=_help, args=(make, folder, device, storage), daemon=True)
         for _ in range(count)
     ]
     for helper in helpers:
@@ -176,23 +173,23 @@ def _helpers(
 
 
 def _help(make: Callable[[], Comparison], folder: Path, device: str, storage: str | None) -> None:
-    from facerec.base.devices import choose_device
-    from facerec.comparison.harness import Harness
-
     end_with_parent()
-    plan = make()
-    _set_threads(plan)
-    Harness(plan, folder, choose_device(device), storage).run()
+    _worker(make(), folder, device, storage).run()
 
 
-def _set_threads(plan: Comparison) -> None:
+def _worker(
+    plan: Comparison, folder: Path, device: str, storage: str | None, faces: Progress | None = None
+) -> Harness:
     import torch
 
+    from facerec.base.devices import choose_device
     from facerec.comparison.features import FeatureData
+    from facerec.comparison.harness import Harness
 
     if isinstance(plan.data, FeatureData):
         # Matrices so small gain nothing from threads that wait for one another.
         torch.set_num_threads(1)
+    return Harness(plan, folder, choose_device(device), storage, faces)
 
 
 def smaller(plan: Comparison) -> Comparison:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import tyro
 
@@ -13,9 +12,6 @@ from facerec.commands.cli import Console, run_command
 from facerec.commands.sources import open_image_benches
 from facerec.export.options import DEFAULT, BundleOptions
 from facerec.report.progress import progress_bar
-
-if TYPE_CHECKING:
-    pass
 
 
 def export_onnx(

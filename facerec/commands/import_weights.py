@@ -67,9 +67,7 @@ def import_weights(
     out = weights.with_suffix(".safetensors") if out is None else out
     if out.suffix != ".safetensors":
         raise ModelError(f"{out}: the weights are written as .safetensors; choose such a name")
-    if out.resolve() == weights.resolve():
-        raise ModelError(f"{out}: would take the place of the weights it is made of; give --out")
-    if out.exists() and not force:
+    if out.exists() and (not force or out.samefile(weights)):
         raise ModelError(f"{out} is there already; choose another --out, or replace it by --force")
     config = Backbone(backbone, embedding_size, width)
     config = replace(config, embedding_bn=embedding_bn or insightface_bn(config.name))

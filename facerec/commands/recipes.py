@@ -18,8 +18,6 @@ from facerec.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from facerec.records.dataset import FaceDataset
-    from facerec.training.distillation import TeacherTargets
-    from facerec.training.distributed import Processes
 
 
 def recipe_argument(command: str, argv: Sequence[str] | None) -> tuple[str, Recipe, list[str]]:
@@ -84,17 +82,3 @@ def open_data(recipe: Recipe, console: Console) -> FaceDataset:
             style="yellow",
         )
     return dataset
-
-
-def open_targets(
-    recipe: Recipe, dataset: FaceDataset, processes: Processes, console: Console
-) -> TeacherTargets | None:
-    """Open or make the teacher's embeddings, if there is one; a bar shows while that takes long."""
-    from facerec.training.distillation import teacher_targets
-
-    if recipe.distillation is None:
-        return None
-    with progress_bar(console, "pictures") as progress:
-        return teacher_targets(
-            recipe.distillation, dataset, processes, workers=recipe.workers, progress=progress
-        )

@@ -17,7 +17,7 @@ from facerec.base.files import exclusive
 from facerec.base.limits import Count, Flags
 from facerec.commands.cli import Console, followed, run_command
 from facerec.commands.embedder import print_notes
-from facerec.commands.recipes import open_data, open_targets, recipe_argument
+from facerec.commands.recipes import open_data, recipe_argument
 from facerec.report import words
 from facerec.report.progress import progress_bar
 from facerec.report.table import print_facts
@@ -116,14 +116,9 @@ def _train(
         # torchrun may have started us again, before or after the first checkpoint.
         going_on = checkpoint.latest(folder / "checkpoints") is not None
         if going_on or (folder / "manifest.json").is_file():
-            runs.check_same_run(folder, recipe, dataset, teacher)
+            runs.check_same_run(folder, recipe, dataset, learner.teacher)
         if not going_on:
-            chosen = {
-                "head.kernel": "torch" if learner.head is None else learner.head.kernel,
-                "precision": learner.precision,
-                "compile": learner.compiled,
-            }
-            runs.write_manifest(folder, recipe, dataset, processes, chosen, teacher, learner.start)
+            runs.write_manifest(folder, learner)
         return folder, going_on
 
     try:
@@ -137,11 +132,10 @@ def _train(
             functools.partial(resolved, replace(recipe, validation=validation), run)
         )
         dataset = open_data(recipe, console)
-        targets = open_targets(recipe, dataset, processes, console)
         validator = PackValidator(recipe, processes) if recipe.validation.benches else None
-        teacher = None if targets is None else str(targets.note["teacher"])
         # The learner before the run, so that what cannot be trained at all leaves none behind.
-        learner = Learner(recipe, dataset, processes, targets)
+        with progress_bar(console, "pictures") as progress:
+            learner = Learner(recipe, dataset, processes, progress)
         if run is None:
             with progress_bar(console, "images") as progress:
                 learner.initialize(progress)
@@ -158,12 +152,11 @@ def _train(
         why = "Ctrl-C" if isinstance(stop, KeyboardInterrupt) else "SIGTERM"
         _tell_stop(console, why, begun, trainer)
         raise
-    shares = processes.gather_objects(trainer.skipped)
+    skipped = trainer.all_skipped()
     if not trainer.interrupted:
-        skipped = [item for share in shares for item in share]
         if skipped:
-            images = words.counted(len({item.index for item in skipped}), "image")
-            console.print(f"{images} skipped; first: {skipped[0].cause}", style="yellow")
+            images = words.counted(len({item["index"] for item in skipped}), "image")
+            console.print(f"{images} skipped; first: {skipped[0]['cause']}", style="yellow")
         console.print(f"model: {folder / 'model.safetensors'}", soft_wrap=True, highlight=False)
         return folder, False
     asked = trainer.stop_signal  # None where another rank was asked

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -37,31 +36,20 @@ class FeatureData:
     the second view of losses that need two."""
 
 
+@dataclass(eq=False, kw_only=True)
 class FeatureSet(ImageSet):
-    """Features of classes 0 … C−1, each class with at least two images, and a reader of batches.
+    """Features of classes 0 … C−1, each class with at least two images, and a reader of batches."""
 
-    Attributes:
-        features: float32 ``(n, K)``, as they were stored.
-        second_views: of the same images, ``(n, K)``; None where there are none.
-    """
+    features: Features
+    """As they were stored, ``(n, K)``."""
+    second_views: Features | None = None
+    """Of the same images, ``(n, K)``; None where there are none."""
 
-    def __init__(self, where: Path, views: list[Features], *listed: Any, **more: Any) -> None:
-        """Leave out classes that cannot be retrieved; see `ImageSet`.
-
-        Args:
-            where: the path, which begins the sentence of an error.
-            views: ``(N, K)`` of all listed images, one or two.
-            listed: as `ImageSet` takes it.
-            more: as `ImageSet` takes it, by name.
-        """
-        super().__init__(where, *listed, **more)
-        self.features = views[0][self._kept]
-        self.second_views = views[1][self._kept] if len(views) > 1 else None
-
-    @property
-    def size(self) -> int:
-        """Number of features K of an image."""
-        return self.features.shape[1]
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.features = self.features[self._kept]
+        if self.second_views is not None:
+            self.second_views = self.second_views[self._kept]
 
     def train(self, positions: NDArray[np.int64], seed: int, epoch: int) -> Tensor:
         """Return features ``(B, K)``; where a batch holds an image again, its second view.
@@ -108,12 +96,11 @@ def open_features(config: FeatureData) -> FeatureSet:
         )
     usable = _has_direction(first.vectors)
     named = first.subjects != ""
-    views, files = [first.vectors], [path]
+    files, second = [path], None
     if config.second_views is not None:
-        other = Path(config.second_views)
-        views.append(_second(other, path, first))
-        usable &= _has_direction(views[1])
-        files.append(other)
+        files.append(Path(config.second_views))
+        second = _second(files[1], path, first)
+        usable &= _has_direction(second)
     notes = []
     for lost, why in ((~usable, "have no features"), (usable & ~named, "have no class")):
         if count := int(lost.sum()):
@@ -121,8 +108,16 @@ def open_features(config: FeatureData) -> FeatureSet:
     kept = np.flatnonzero(usable & named)
     names = ordered(set(first.subjects[kept].tolist()))
     labels = pd.Index(names).get_indexer(pd.Index(first.subjects[kept]))
-    ids = first.ids[kept]
-    return FeatureSet(path, [view[kept] for view in views], ids, labels, names, files, notes=notes)
+    return FeatureSet(
+        path,
+        first.ids[kept],
+        labels,
+        names,
+        files,
+        notes=notes,
+        features=first.vectors[kept],
+        second_views=None if second is None else second[kept],
+    )
 
 
 def _read(path: Path) -> Embeddings:

@@ -31,7 +31,6 @@ SELECTED_BY: Metric = "map_at_r"
 """What early stopping and the search go by."""
 
 _EVALUATION_BATCH = 128
-_CACHE_BYTES = 2 << 30  # of decoded images, for each transform
 
 
 @dataclass(frozen=True)
@@ -103,8 +102,9 @@ class ArmTrainer:
 
     def create_trunk(self, config: Trunk, seed: int) -> nn.Module:
         """Build the network for these images or features; see `trunks.create_trunk`."""
-        features = self.images.size if isinstance(self.images, FeatureSet) else None
-        trunk = create_trunk(config, seed, features)
+        images = self.images
+        size = images.features.shape[1] if isinstance(images, FeatureSet) else None
+        trunk = create_trunk(config, seed, size)
         # Convolutions on a CPU take half the time so.
         return trunk.to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
@@ -186,6 +186,4 @@ class ArmTrainer:
             return self.images
         transform = protocol.transform
         assert transform is not None  # `Protocol` has one for every trunk but features
-        if transform not in self._readers:
-            self._readers[transform] = BatchReader(self.images, transform, cache_bytes=_CACHE_BYTES)
-        return self._readers[transform]
+        return self._readers.setdefault(transform, BatchReader(self.images, transform))

@@ -178,11 +178,10 @@ class Harness:
                 if progress is not None and told.get(name) != count:
                     progress(name, *count)
             told = counts
-            if self._search() or self._finish():
-                continue
             if all(done >= wanted for done, wanted in counts.values()):
                 return self.results()
-            time.sleep(_WAIT)
+            if not any(map(self._work, (None, *self.comparison.ordered))):
+                time.sleep(_WAIT)
 
     def _count(self, arm: Arm | None) -> tuple[int, int]:
         """Return how many trials and final runs of an arm all workers have done, and of how many.
@@ -224,17 +223,26 @@ class Harness:
 
     # ---------------------------------------------------------------- units of work
 
-    def _search(self) -> bool:
-        """Run one trial of the first arm that has one left for us."""
-        for arm in self.comparison.ordered:
+    def _work(self, arm: Arm | None) -> bool:
+        """Run a trial of an arm, or train and score a seed of it, if one is left that nobody does.
+
+        None is the untrained network.
+        """
+        locks = self.folder / "locks"
+        if arm and not self.search.is_done(arm):
             base = self.comparison.begun_by(arm)
-            if self.search.is_done(arm) or (base and not self.search.is_done(base)):
-                continue
+            if base and not self.search.is_done(base):
+                return False
             # What is proposed depends on the trials that have ended: an arm is searched by one
             # worker, and the table does not depend on how many there are.
-            with held(self.folder / "locks" / "search" / arm.name) as mine:
+            with held(locks / "search" / arm.name) as mine:
                 if mine and not self.search.is_done(arm):
                     self.search.work(arm, partial(self._fit_trial, arm))
+                return mine
+        for seed, path in self._paths(arm).items():
+            with held(locks / "finals" / f"{_name(arm)}-{seed}") as mine:
+                if mine and not path.is_file():
+                    self._score(path, arm, seed)
                     return True
         return False
 
@@ -244,20 +252,6 @@ class Harness:
         return (
             self.trainer.fit(tried, protocol, fold, seed)[0] for fold in self.split.folds[first:]
         )
-
-    def _finish(self) -> bool:
-        """Train and score one seed of an arm whose search is done, or of the untrained network."""
-        ready = [arm for arm in self.comparison.ordered if self.search.is_done(arm)]
-        paths = [(arm, self._paths(arm)) for arm in (None, *ready)]
-        for seed in range(self.comparison.repetitions):
-            for arm, of_arm in paths:
-                if (path := of_arm.get(seed)) is None or path.is_file():
-                    continue
-                with held(self.folder / "locks" / "finals" / f"{_name(arm)}-{seed}") as mine:
-                    if mine and not path.is_file():
-                        self._score(path, arm, seed)
-                        return True
-        return False
 
     def _score(self, path: Path, arm: Arm | None, seed: int) -> None:
         """Train a seed's models, or none, and write how they score on the test classes."""

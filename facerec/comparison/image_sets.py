@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from facerec.base.errors import DatasetError, ImageError, message_line
+from facerec.base.errors import DatasetError, ImageError
 from facerec.base.files import sha256
 from facerec.comparison.splits import ClassSplit, Numbering, split_classes
 from facerec.records.decode import decode_image
@@ -29,7 +29,7 @@ from facerec.records.images import (
     turned_note,
 )
 from facerec.records.layout import RecordImages
-from facerec.verification.protocols.lists import read_lines
+from facerec.records.tables import TextTable
 
 LIST = "images.csv"
 """List of a folder of images: paths, classes and perhaps parts. ``examples/retrieval_sets.py``
@@ -57,74 +57,60 @@ class ImageData:
     ``images.csv``: columns path and class, and perhaps part (train, query, gallery or test)."""
 
 
+@dataclass(eq=False)
 class ImageSet:
     """Images of classes 0 … C−1, each class with at least two images.
 
-    Attributes:
-        path: of the set.
-        labels: int64 ``(n,)``, contiguous classes; every class occurs.
-        class_names: one a class, in the order of the numbers.
-        ids: text ``(n,)``, unique: the key of a record, or a path inside the folder.
-        partition: text ``(n,)``: the part that a list gives; None elsewhere.
-        train_classes: how many of the first classes the set itself trains on, where a list has a
-            part for training; None elsewhere.
-        notes: what a user should know, one sentence each.
+    It is made of all images that there are: classes that cannot be retrieved are left out, and the
+    others numbered anew, in their order.
+
+    Raises:
+        DatasetError: fewer than two classes with two images.
     """
 
-    def __init__(
-        self,
-        where: Path,
-        ids: NDArray[np.str_],
-        labels: NDArray[np.int64],
-        class_names: Sequence[str],
-        files: Sequence[Path] = (),
-        images: ImageSource | None = None,
-        partition: NDArray[np.str_] | None = None,
-        train_classes: int | None = None,
-        notes: Sequence[str] = (),
-    ) -> None:
-        """Leave out classes that cannot be retrieved and number the others anew, in their order.
+    path: Path
+    """Of the set; it begins the sentence of an error."""
+    ids: NDArray[np.str_]
+    """Text ``(n,)``, unique: the key of a record, or a path inside the folder."""
+    labels: NDArray[np.int64]
+    """Contiguous classes ``(n,)``; once it is made every class occurs."""
+    class_names: list[str]
+    """One a class, in the order of the numbers."""
+    files: Sequence[Path] = ()
+    """What was read to know this."""
+    images: ImageSource | None = None
+    """The encoded images; None where there are only their features."""
+    partition: NDArray[np.str_] | None = None
+    """Text ``(n,)``: the part that a list gives; None elsewhere."""
+    train_classes: int | None = None
+    """How many of the first classes the set itself trains on, where a list has a part for training;
+    None elsewhere."""
+    notes: Sequence[str] = ()
+    """What a user should know, one sentence each."""
 
-        Args:
-            where: the path, which begins the sentence of an error.
-            ids: text ``(n,)``, unique.
-            labels: int64 ``(n,)``, indices into ``class_names``.
-            class_names: in the order of the class numbers.
-            files: what was read to know this.
-            images: the encoded images; None where there are only their features.
-            partition: text ``(n,)``, the set's own part of each image; None where it has none.
-            train_classes: how many of the first classes are the set's own training classes; None
-                where it does not say.
-            notes: what a user should know, one sentence each.
-
-        Raises:
-            DatasetError: fewer than two classes with two images.
-        """
-        self.path = where
-        sizes = np.bincount(labels, minlength=len(class_names))
+    def __post_init__(self) -> None:
+        names, sizes = self.class_names, np.bincount(self.labels, minlength=len(self.class_names))
         kept_classes = np.flatnonzero(sizes >= 2)
-        lone = [class_names[c] for c in np.flatnonzero(sizes == 1).tolist()]
+        lone = [names[c] for c in np.flatnonzero(sizes == 1).tolist()]
         if len(kept_classes) < 2:
             raise DatasetError(
-                f"{where}: {len(kept_classes)} of {len(sizes):,} classes have two images or more, "
-                "but a comparison needs classes to train on and others to score; add images"
+                f"{self.path}: {len(kept_classes)} of {len(sizes):,} classes have two images or "
+                "more, but a comparison needs classes to train on and others to score; add images"
             )
-        kept = np.flatnonzero(sizes[labels] >= 2)
-        number = np.cumsum(sizes >= 2) - 1
-        self.images, self._kept, self._files = images, kept, list(files)
-        self.labels: NDArray[np.int64] = number[labels[kept]]
-        self.class_names = [class_names[c] for c in kept_classes.tolist()]
-        self.ids: NDArray[np.str_] = ids[kept]
-        self.partition = None if partition is None else partition[kept]
-        self.train_classes = train_classes and int((kept_classes < train_classes).sum())
-        self.notes = list(notes)
+        self._kept = kept = np.flatnonzero(sizes[self.labels] >= 2)
+        self.labels = np.searchsorted(kept_classes, self.labels[kept])
+        self.class_names = [names[c] for c in kept_classes.tolist()]
+        self.ids = self.ids[kept]
+        self.partition = None if self.partition is None else self.partition[kept]
+        self.train_classes = self.train_classes and int((kept_classes < self.train_classes).sum())
+        self.notes = list(self.notes)
         if lone:
             self.notes.append(
-                f"{where}: {len(lone):,} of {len(sizes):,} classes have one image, which has no "
-                f"other to be compared with, and are left out: {_some(lone)}"
+                f"{self.path}: {len(lone):,} of {len(sizes):,} classes have one image, which has "
+                f"no other to be compared with, and are left out: {_some(lone)}"
             )
         if empty := int((sizes == 0).sum()):
-            self.notes.append(f"{where}: {empty:,} of {len(sizes):,} classes have no image")
+            self.notes.append(f"{self.path}: {empty:,} of {len(sizes):,} classes have no image")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -173,7 +159,7 @@ class ImageSet:
             "files": [
                 {"name": path.name, "bytes": (size := path.stat().st_size)}
                 | ({"sha256": sha256(path)} if size <= MAX_HASHED_BYTES else {})
-                for path in self._files
+                for path in self.files
             ],
         }
 
@@ -196,8 +182,6 @@ def open_image_set(config: ImageData) -> ImageSet:
     records = path.is_file() or any(path.glob("*.rec"))
     if path.suffix in _PACK_SUFFIXES or (any(path.glob("*.bin")) and not records):
         raise _bench_error(path)
-    if not path.exists():
-        raise DatasetError(f"{path}: there is no such file or folder; check the path")
     if (path / LIST).is_file():
         return _read_list(path)
     source = RecordImages(path) if records else SubjectFolders(path)
@@ -234,18 +218,12 @@ def _bench_error(path: Path) -> DatasetError:
 def _read_list(root: Path) -> ImageSet:
     """Read the list of a folder; the classes of a part for training come first."""
     file = root / LIST
-    read_lines(file)  # refuses what is no text, or too long
-    try:
-        frame = pd.read_csv(file, dtype=str, keep_default_na=False, encoding="utf-8-sig")
-        images = frame["path"].tolist()
-        parts = frame["part"] if "part" in frame else pd.Series("all", frame.index)
-        own = parts == "train"
-        train, others = set(frame["class"][own]), set(frame["class"][~own])
-    except (ValueError, KeyError) as error:
-        raise DatasetError(
-            f"{file}: it needs the columns path and class, and perhaps part "
-            f"({message_line(error)}); write it again"
-        ) from error
+    table = TextTable(file)
+    columns = ["path", "class", *(["part"] if "part" in table.columns else [])]
+    frame = pd.DataFrame([fields for _, fields in table.rows(columns)], columns=columns)
+    parts, images = frame.get("part", pd.Series("all", frame.index)), frame["path"].tolist()
+    own = parts == "train"
+    train, others = set(frame["class"][own]), set(frame["class"][~own])
     for wrong, what in (
         (frame["path"][(frame["class"] == "") | (parts == "")], "images have no class or part"),
         (sorted(train & others), "classes are in the training part and in the test part"),

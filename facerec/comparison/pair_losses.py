@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from facerec.base.errors import TrainingError
 from facerec.heads.margins import angles
 from facerec.heads.tiles import SMALLEST_NORM
 
@@ -119,17 +118,9 @@ def two_view_nt_xent(embeddings: Tensor, labels: Tensor, temperature: float) -> 
     """NT-Xent between two augmented views of each image, whatever its class.
 
     The first N of the 2N rows are one view, the last N the other, in the same order.
-
-    Raises:
-        TrainingError: the number of rows is odd.
     """
-    images, rest = divmod(len(labels), 2)
-    if rest:
-        raise TrainingError(
-            f"the loss of two views got {len(labels)} embeddings; give the first view of every "
-            "image, then the second of every image"
-        )
-    return nt_xent(embeddings, torch.arange(images, device=labels.device).repeat(2), temperature)
+    images = torch.arange(len(labels) // 2, device=labels.device).repeat(2)
+    return nt_xent(embeddings, images, temperature)
 
 
 def lifted_structure(

@@ -188,10 +188,7 @@ class Arm(Checked):
         arm = self
         whole = {r.field for r in self.ranges if r.integer}
         for name, value in setting.items():
-            try:
-                arm = _set(arm, name, int(value) if name in whole else value)
-            except RecipeError as error:
-                raise RecipeError(f"arm {self.name}: {error}") from error
+            arm = _set(arm, name, int(value) if name in whole else value)
         return arm
 
 
@@ -328,11 +325,6 @@ class Comparison(Checked):
             value = _get(arm, each.field, where)
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise RecipeError(f"{where}, but it is {value!r} and not a number")
-            if each.field.startswith("protocol.") and arm.protocol is None:
-                raise RecipeError(
-                    f"{where}, but the arm has no protocol of its own; give it "
-                    "protocol=replace(...) and declare the field, or search it in no arm"
-                )
 
 
 def is_within(name: str, fields: Iterable[str]) -> bool:
@@ -363,7 +355,7 @@ def on_features(comparison: Comparison, data: FeatureData) -> Comparison:
     """
 
     def changed(protocol: Protocol) -> Protocol:
-        trunk = replace(protocol.trunk, name=FEATURES, weights=None, width=1.0, freeze_bn=False)
+        trunk = replace(protocol.trunk, name=FEATURES, weights=None)
         return replace(protocol, trunk=trunk, transform=None)
 
     return replace(comparison.with_protocols(changed), data=data)

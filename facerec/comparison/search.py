@@ -8,11 +8,9 @@ time, and so the trials do not depend on how many there are.
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, count, takewhile
 from pathlib import Path
@@ -81,15 +79,17 @@ class Search:
         folder: Path,
         url: str | None = None,
     ) -> None:
+        from sqlalchemy.exc import SQLAlchemyError
+
         self.comparison = comparison
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._url = url or f"sqlite:///{folder / 'trials.db'}"
+        where = url or f"sqlite:///{folder / 'trials.db'}"
         # Another comparison of this name in the same storage has other trials.
         own = digest([to_dict(comparison), data])[:16]
-        with self._explained():
+        try:
             if url is None:  # SQLite would follow a link
                 os.close(open_regular(folder / "trials.db", os.O_RDWR | os.O_CREAT))
-            storage = self._open()
+            storage = _open(where)
             self._studies: dict[str, optuna.Study] = {
                 arm.name: optuna.create_study(
                     study_name=f"{comparison.name}/{arm.name}/{own}",
@@ -99,6 +99,11 @@ class Search:
                 )
                 for arm in comparison.arms
             }
+        except (optuna.exceptions.OptunaError, SQLAlchemyError, OSError, RuntimeError) as error:
+            raise ComparisonError(
+                f"{where}: the storage of trials cannot be used ({message_line(error)}); check the "
+                "path and its rights, or choose another with --storage"
+            ) from error
 
     # ---------------------------------------------------------------- what lies there
 
@@ -135,8 +140,7 @@ class Search:
 
     def work(self, arm: Arm, fit: FitFolds) -> None:
         """Run the next trial of an arm that this worker has claimed, or end one that was begun."""
-        with self._explained():
-            trial = self._next(arm)
+        trial = self._next(arm)
         setting = {r.field: r.value(_suggest(trial, r)) for r in arm.ranges}
         stored, scores = _stored_fits(trial), []
         trained = map(to_dict, fit(arm.at(setting), len(stored)))
@@ -171,75 +175,56 @@ class Search:
 
     def _enqueue(self, arm: Arm, study: optuna.Study) -> None:
         """Line up the first settings of an arm, once."""
-        if study.user_attrs.get("enqueued") or not arm.ranges:
-            return
-        other = self.comparison.paired_with(arm)
-        if other is None:
-            for setting in self.first_settings(arm):
-                study.enqueue_trial(
-                    {r.field: r.position(setting[r.field]) for r in arm.ranges}, skip_if_exists=True
-                )
-        else:
-            shared, own = shared_ranges(arm, other), arm.defaults
-            for trial in self.finished(other):
-                given = {r.field: trial.params[r.field] for r in shared}
-                if trial.number == 0:
-                    given |= {
-                        r.field: r.position(float(np.clip(own[r.field], r.low, r.high)))
-                        for r in arm.ranges
-                        if r not in shared
-                    }
-                # Equal settings are tried again: each trial has its counterpart.
-                study.enqueue_trial(given, skip_if_exists=False)
-        study.set_user_attr("enqueued", True)
+        if arm.ranges and not study.user_attrs.get("enqueued"):
+            paired = self.comparison.paired_with(arm) is not None
+            for given in self._first_positions(arm):
+                # Equal settings of a pair are tried again: each trial has its counterpart.
+                study.enqueue_trial(given, skip_if_exists=not paired)
+            study.set_user_attr("enqueued", True)
 
-    def first_settings(self, arm: Arm) -> list[dict[str, float]]:
-        """Return what an arm tries before the search proposes anything, unless it is paired.
+    def _first_positions(self, arm: Arm) -> Iterator[dict[str, float]]:
+        """Yield what an arm tries before the search proposes anything, or what is left to it.
 
-        These are its own defaults, and one more: for an arm that is compared with one of the same
-        loss, that one's best setting with a penalty of weight 0, so that it contains the other arm;
-        else the published best setting of the loss, or the middle of all ranges.
+        A paired arm tries the settings of the other. Elsewhere these are its own defaults, and one
+        more: for an arm that is compared with one of the same loss, that one's best setting with a
+        penalty of weight 0, so that it contains the other arm; else the published best setting of
+        the loss, or the middle of all ranges.
         """
-        defaults = arm.defaults
-        second: dict[str, float] | None
-        if base := self.comparison.begun_by(arm):
+
+        def positions(setting: Mapping[str, float]) -> dict[str, float]:
+            known = [r for r in arm.ranges if r.field in setting]
+            clipped = {r: float(np.clip(setting[r.field], r.low, r.high)) for r in known}
+            return {r.field: r.position(value) for r, value in clipped.items()}
+
+        defaults, base = arm.defaults, self.comparison.begun_by(arm)
+        if base and base == self.comparison.paired_with(arm):
+            shared = {r.field for r in shared_ranges(arm, base)}
+            own = positions({name: defaults[name] for name in defaults.keys() - shared})
+            for trial in self.finished(base):
+                given = {name: trial.params[name] for name in shared}
+                yield given if trial.number else given | own
+            return
+        yield positions(defaults)
+        if base:
             best = self.best(base)
-            second = {**best.setting, WEIGHT: 0.0} if best else None
+            second = {**best.setting, WEIGHT: 0.0} if best else defaults
         else:
             second = {f"loss.{k}": v for k, v in arm.loss.published.items()}
             if arm.loss.entry.best_lr is not None:
                 second["loss_lr"] = arm.loss.entry.best_lr
             if not second.keys() & defaults.keys():
                 second = {r.field: r.middle for r in arm.ranges}
-        return [
-            {r.field: float(np.clip(setting[r.field], r.low, r.high)) for r in arm.ranges}
-            for setting in (defaults, *([] if second is None else [{**defaults, **second}]))
-        ]
+        yield positions({**defaults, **second})
 
-    # ---------------------------------------------------------------- the storage
 
-    def _open(self) -> Any:
-        storages = optuna.storages
-        if self._url.startswith("journal:"):
-            path = self._url.removeprefix("journal:")
-            backend = importlib.import_module("optuna.storages.journal").JournalFileBackend
-            return storages.JournalStorage(backend(path))
-        patience = {"connect_args": {"timeout": 100}} if self._url.startswith("sqlite") else {}
-        return storages.RDBStorage(self._url, engine_kwargs=patience)
+def _open(url: str) -> Any:
+    """Return the storage of a URL."""
+    if url.startswith("journal:"):
+        from optuna.storages.journal import JournalFileBackend
 
-    @contextmanager
-    def _explained(self) -> Any:
-        """Word what storages raise."""
-        from sqlalchemy.exc import SQLAlchemyError
-
-        storage_error = optuna.exceptions.StorageInternalError
-        try:
-            yield
-        except (storage_error, SQLAlchemyError, OSError, RuntimeError) as error:
-            raise ComparisonError(
-                f"{self._url}: the storage of trials cannot be used ({message_line(error)}); "
-                "check the path and its rights, or choose another with --storage"
-            ) from error
+        return optuna.storages.JournalStorage(JournalFileBackend(url.removeprefix("journal:")))
+    patience = {"connect_args": {"timeout": 100}} if url.startswith("sqlite") else {}
+    return optuna.storages.RDBStorage(url, engine_kwargs=patience)
 
 
 def _stored_fits(trial: optuna.Trial | optuna.trial.FrozenTrial) -> list[dict[str, Any]]:

@@ -60,8 +60,6 @@ class SeedMean(Estimate):
     """Student's t; None for one seed."""
     over_classes: Interval | None
     """Leaving out one class at a time; None for one class or without figures of single queries."""
-    joint: Interval | None
-    """Over seeds and classes together; None where one of the two is."""
     differences: tuple[float, ...] = ()
     """Difference at each seed, where an arm is compared with its base; the value is their mean."""
     p: float | None = None
@@ -86,22 +84,21 @@ def mean_over_seeds(
     known = np.asarray(values, np.float64)
     of_seeds = known if labels is None else known.mean(axis=1)
     reasons = [] if len(of_seeds) > 1 else [ONE_SEED]
-    over_seeds = paired_difference(of_seeds, [], confidence)
-    over_classes = joint = None
+    over_seeds = interval = paired_difference(of_seeds, [], confidence)
+    over_classes = None
     if labels is not None:
         left_out = _without_each(known.mean(axis=0), labels)
-        over_classes = paired_difference([of_seeds.mean()], left_out, confidence)
-        if len(of_seeds) > 1 and over_classes:
-            joint = paired_difference(of_seeds, left_out, confidence)
         reasons += [] if left_out.size else [ONE_CLASS]
+        over_classes = paired_difference([of_seeds.mean()], left_out, confidence)
+        if over_seeds and over_classes:
+            interval = paired_difference(of_seeds, left_out, confidence)
     return SeedMean(
         value=float(of_seeds.mean()),
-        interval=over_seeds if over_classes is None else joint,
+        interval=interval,
         total=len(of_seeds),
         remark="; ".join(reasons),
         over_seeds=over_seeds,
         over_classes=over_classes,
-        joint=joint,
     )
 
 

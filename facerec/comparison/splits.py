@@ -6,7 +6,7 @@ Musgrave, Belongie and Lim, *A Metric Learning Reality Check* (ECCV 2020), secti
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,17 +17,13 @@ Numbering = Literal["kfold", "mlrc"]
 Classes = NDArray[np.int64]
 
 
-@dataclass(frozen=True, eq=False)
-class Fold:
-    """One round of cross-validation.
-
-    Attributes:
-        train: int64, ascending class numbers to train on.
-        validation: int64, ascending class numbers to validate on; none of ``train``.
-    """
+class Fold(NamedTuple):
+    """One round of cross-validation."""
 
     train: Classes
+    """Ascending class numbers to train on."""
     validation: Classes
+    """Ascending class numbers to validate on; none of ``train``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +41,7 @@ class ClassSplit:
     def to_dict(self) -> dict[str, Any]:
         """Return the class numbers as JSON types, for the manifest and its hash."""
         return {
-            "folds": [{k: v.tolist() for k, v in vars(fold).items()} for fold in self.folds],
+            "folds": [{k: v.tolist() for k, v in fold._asdict().items()} for fold in self.folds],
             "test": self.test.tolist(),
         }
 

@@ -248,10 +248,8 @@ def _speeds(comparison: Comparison, arm: ArmResult, base: ArmResult) -> Iterator
                 for each in (arm, base)
             ]
             ratios.append(steps[0] / steps[1])
-        ratios.sort()
-        low, high = ratios[(len(ratios) - 1) // 2], ratios[len(ratios) // 2]
-        # The geometric mean of two treats 2 and ½ alike.
-        median = low if low == high else math.sqrt(low * high)
+        # In logarithms, so that 2 and ½ are treated alike.
+        median = float(np.exp(np.median(np.log(ratios))))
         never = sum(map(math.isinf, ratios))
         reason = f"{never} of {len(ratios)} runs never came so far" if never else ""
         known = median if median < math.inf else None
@@ -279,9 +277,7 @@ def _fairness(comparison: Comparison, arm: ArmResult, base: ArmResult) -> tuple[
     """Return the declared fields that differ, and what takes the mark "fair" away."""
     # No other field differs, see `Comparison.check`.
     different = differences(*(to_dict(comparison.protocol_of(each.arm)) for each in (arm, base)))
-    declared = [
-        each for each in comparison.declared if any(is_within(name, (each,)) for name in different)
-    ]
+    declared = [f for f in comparison.declared if any(is_within(name, (f,)) for name in different)]
     own, other = len(arm.trials), len(base.trials)
     return ", ".join(declared), "" if own == other else f"{own} and {other} trials"
 

@@ -30,6 +30,8 @@ _ASPECT = (3 / 4, 4 / 3)
 _TRIES = 10
 _CROP_STREAM = 3
 """Stream of `sample_generator` for crops; `Augmentation` and the loader take those before it."""
+_CACHE_BYTES = 2 << 30
+"""Prepared images are kept in memory until they fill this."""
 _OCCURRENCE = 1 << 40
 """Added to the position of an image for each time that a batch holds it already."""
 
@@ -174,11 +176,10 @@ class BatchReader:
     Args:
         images: the image set.
         transform: what happens to the images.
-        cache_bytes: prepared images are kept in memory until they fill this; 0 keeps none.
     """
 
-    def __init__(self, images: ImageSet, transform: Transform, *, cache_bytes: int = 0) -> None:
-        self.images, self.transform, self.cache_bytes = images, transform, cache_bytes
+    def __init__(self, images: ImageSet, transform: Transform) -> None:
+        self.images, self.transform = images, transform
         self._cache: dict[int, Image] = {}
         self._cached = 0
 
@@ -222,7 +223,7 @@ class BatchReader:
         if prepared is None:
             image = self.images.read(position)
             prepared = self.transform.prepare(image, self.images.where(position))
-            if self._cached + prepared.nbytes <= self.cache_bytes:
+            if self._cached + prepared.nbytes <= _CACHE_BYTES:
                 self._cache[position] = prepared
                 self._cached += prepared.nbytes
         return prepared

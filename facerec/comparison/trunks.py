@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import parametrizations
 
 from facerec.backbones import Backbone, create_backbone
-from facerec.backbones.registry import drawn_from, embedding_layers, full_precision, scaled
+from facerec.backbones.registry import drawn_from, embedding_layers, scaled
 from facerec.backbones.timm_adapter import TIMM, TimmBackbone
 from facerec.base.errors import ModelError, RecipeError
 from facerec.base.limits import Checked, Count, Positive
@@ -69,41 +69,30 @@ class Trunk(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        on_features, of_timm = self.name == FEATURES, self.name.startswith(TIMM)
-        any_size = on_features or of_timm or self.name == SMALL_CNN
-        for name, wrong in (
-            ("width", self.width != 1 and (on_features or of_timm)),
-            ("weights", self.weights is not None and on_features),
-            ("freeze_bn", self.freeze_bn and on_features),
-            ("image_size", self.image_size != FACE_SIZE and not any_size),
-        ):
-            if wrong:
-                raise RecipeError(f"{name}: the trunk {self.name} takes none; leave it out")
+        any_size = self.name in (FEATURES, SMALL_CNN) or self.name.startswith(TIMM)
+        if self.image_size != FACE_SIZE and not any_size:
+            raise RecipeError(f"image_size: the trunk {self.name} takes none; leave it out")
 
 
 class TrunkEmbedder(nn.Module):
-    """A trunk and its last layers; made by `create_trunk`.
+    """A network with its last layer; made by `create_trunk`.
 
     Args:
-        trunk: normalised images → features, or for facerec's backbones → raw embeddings.
-        head: features → raw embeddings; None where the trunk does it.
+        trunk: normalised images or features → raw embeddings.
         config: the recipe's section.
 
     Attributes:
         embedding_size: D.
     """
 
-    def __init__(self, trunk: nn.Module, head: nn.Module | None, config: Trunk) -> None:
+    def __init__(self, trunk: nn.Module, config: Trunk) -> None:
         super().__init__()
-        self.trunk, self.head = trunk, head
+        self.trunk = trunk
         self.last_layer, self.embedding_size = config.last_layer, config.embedding_size
-        # The one after the last linear layer is what a study may be about: it always learns.
-        last = getattr(trunk, "embedding_norm", None)
-        self._frozen = [
-            module
-            for module in trunk.modules()
-            if config.freeze_bn and isinstance(module, _BatchNorm) and module is not last
-        ]
+        # What follows the last linear layer is what a study may be about: it always learns.
+        *before, _ = trunk.modules()
+        norms = [module for module in before if isinstance(module, _BatchNorm)]
+        self._frozen = norms if config.freeze_bn else []
         for norm in self._frozen:
             norm.requires_grad_(False)
         self.train()
@@ -111,14 +100,11 @@ class TrunkEmbedder(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map normalised images ``(B, 3, S, S)`` to raw embeddings ``(B, D)``, float32."""
         x = self.trunk(x)
-        with full_precision(x):
-            if self.head is not None:
-                x = self.head(x.float())
-            if self.last_layer == "l2":
-                return functional.normalize(x)
-            if self.last_layer == "layer_norm":
-                return functional.layer_norm(x, x.shape[1:])
-            return x
+        if self.last_layer == "l2":
+            x = functional.normalize(x)
+        elif self.last_layer == "layer_norm":
+            x = functional.layer_norm(x, x.shape[1:])
+        return x
 
     def train(self, mode: bool = True) -> TrunkEmbedder:
         """Switch to training mode, or out of it; frozen batch norms stay in evaluation mode."""
@@ -154,28 +140,26 @@ def create_trunk(config: Trunk, seed: int, features: int | None = None) -> Trunk
             f"trunk.name: the trunk {FEATURES} takes features and all others images; give the "
             f"features of a frozen network with --features, or another trunk than {config.name}"
         )
-    trunk, head = cast(nn.Module, nn.Identity()), cast(nn.Module | None, None)
+    trunk: nn.Module
     with drawn_from(seed):
         if features is not None:
-            head = embedding_layers(features, backbone)
+            trunk = embedding_layers(features, backbone)
         elif config.name.startswith(TIMM):
-            network = TimmBackbone(backbone, config.image_size)
-            trunk, head = network.trunk, network.head
+            trunk = TimmBackbone(backbone, config.image_size)
         elif config.name == SMALL_CNN:
-            trunk, head = _small_cnn(backbone, config.image_size)
+            trunk = _small_cnn(backbone, config.image_size)
         else:
             trunk = create_backbone(backbone, seed=seed)
     if config.weights is not None:
-        _load(trunk, config.weights, config.name)
+        _load(getattr(trunk, "trunk", trunk), config.weights, config.name)
     if config.weight_norm:
-        own = trunk if head is None else head
-        *_, last = (layer for layer in own.modules() if isinstance(layer, nn.Linear))
+        *_, last = (layer for layer in trunk.modules() if isinstance(layer, nn.Linear))
         parametrizations.weight_norm(last)
-    return TrunkEmbedder(trunk, head, config)
+    return TrunkEmbedder(trunk, config)
 
 
-def _small_cnn(config: Backbone, image_size: int) -> tuple[nn.Module, nn.Module]:
-    """Return three strided convolutions, for quick studies of generated faces, and their head.
+def _small_cnn(config: Backbone, image_size: int) -> nn.Module:
+    """Return three strided convolutions and a linear layer, for quick studies of generated faces.
 
     155,000 parameters at width 1, 128 dimensions and 28×28 pixels. Far below a real backbone in
     accuracy, and many times as fast as the smallest of them.
@@ -186,7 +170,7 @@ def _small_cnn(config: Backbone, image_size: int) -> tuple[nn.Module, nn.Module]
         convolution = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False)
         layers += [convolution, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
     side = math.ceil(image_size / 8)
-    return nn.Sequential(*layers, nn.Flatten()), embedding_layers(channels[-1] * side**2, config)
+    return nn.Sequential(*layers, nn.Flatten(), *embedding_layers(channels[-1] * side**2, config))
 
 
 def read_recipe(path: Path) -> dict[str, Any]:

@@ -9,7 +9,6 @@ every byte is on the disk.
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import shutil
@@ -25,12 +24,11 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from facerec.base.errors import CheckpointError
-from facerec.base.files import fsync_directory, full_disk_sentence, open_file, read_file
+from facerec.base.files import fsync_directory, open_file, read_file
 from facerec.training.distributed import Processes
 from facerec.training.state import sharded
 
@@ -164,13 +162,11 @@ class CheckpointWriter:
             try:
                 stage()
             except (Exception, CheckpointException) as error:  # the latter is no Exception
-                cause = _cause(error)
-                if not isinstance(cause, OSError) and _is_full(temporary, tensors):
-                    cause = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                # torch's writer of tensors has no error of its own for a full disk.
+                free = shutil.disk_usage(self.folder.parent).free
                 problem = (
-                    full_disk_sentence(final, cause, "go on with --resume")
-                    if isinstance(cause, OSError)
-                    else f"{final}: not saved ({_words(cause)})"
+                    f"{final}: not saved ({_words(_cause(error))}; {free:,} bytes are free on its "
+                    "disk); mend that and go on with --resume"
                 )
             answers = self._gather(final, (problem, sums))
             if problems := [text for text, _ in answers if text]:
@@ -234,15 +230,6 @@ def load_checkpoint(
     with _damaged(checkpoint):
         reader = dcp.FileSystemReader(checkpoint)
         stored = reader.read_metadata().state_dict_metadata
-    for name, tensor in tensors.items():
-        entry = stored.get(name)
-        shape = tuple(entry.size) if isinstance(entry, TensorStorageMetadata) else None
-        if shape != tuple(tensor.shape):
-            what = "no such tensor" if shape is None else f"shape {shape}"
-            raise CheckpointError(
-                f"{checkpoint}: belongs to another architecture or optimizer: {name} should have "
-                f"shape {tuple(tensor.shape)}, found {what}; resume with the recipe that wrote it"
-            )
     wanted = tensors | {name: t for name, t in optional.items() if name in stored}
     with _damaged(checkpoint):
         dcp.load(wanted, storage_reader=reader, no_dist=processes.world_size == 1)
@@ -307,7 +294,10 @@ def _damaged(checkpoint: Path) -> Iterator[None]:
 
 
 def _damage(checkpoint: Path, what: str) -> CheckpointError:
-    return CheckpointError(f"{checkpoint}: damaged, {what}; delete it to go on from an earlier one")
+    return CheckpointError(
+        f"{checkpoint}: damaged, or of another network: {what}; delete it to go on from an earlier "
+        "one, or resume with the recipe that wrote it"
+    )
 
 
 def _cause(error: BaseException) -> BaseException:
@@ -315,17 +305,6 @@ def _cause(error: BaseException) -> BaseException:
     if isinstance(error, CheckpointException) and error.failures:
         return next(iter(error.failures.values()))[0]
     return error
-
-
-def _is_full(folder: Path, tensors: dict[str, torch.Tensor]) -> bool:
-    """Tell whether this rank's part finds no room beside what was written of it.
-
-    torch's writer of tensors has no error of its own for that.
-    """
-    if not folder.exists():
-        return False
-    shards = [t.to_local() if isinstance(t, DTensor) else t for t in tensors.values()]
-    return shutil.disk_usage(folder).free < sum(shard.nbytes for shard in shards)
 
 
 def _words(error: BaseException) -> str:

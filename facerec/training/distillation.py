@@ -154,9 +154,8 @@ def teacher_targets(
     config: Distillation,
     dataset: FaceDataset,
     processes: Processes,
-    *,
-    workers: int = 0,
-    progress: Progress | None = None,
+    workers: int,
+    progress: Progress | None,
 ) -> TeacherTargets:
     """Open the teacher's embeddings of a data set, or make them; all ranks share the work.
 

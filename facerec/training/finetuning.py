@@ -33,25 +33,6 @@ class Finetune(Checked):
     as they are at the start. Scale and shift learn either way."""
 
 
-def refuse_single_images(micro_batch: int, batch_norm: bool, config: Finetune) -> None:
-    """Refuse micro-batches over which the last batch norm cannot average.
-
-    Args:
-        micro_batch: images of a rank that go through the backbone together.
-        batch_norm: whether the backbone ends with one.
-        config: says whether batch norms average at all.
-
-    Raises:
-        RecipeError: there is a single image, and such a batch norm.
-    """
-    averages = config.batch_norm == "train" and config.freeze_steps is not None
-    if micro_batch == 1 and averages and batch_norm:
-        raise RecipeError(
-            "a micro-batch of a rank has a single image, over which the last batch norm cannot "
-            "average; set a larger batch_size, or fewer ranks or a smaller accumulation"
-        )
-
-
 def rate_factors(backbone: nn.Module, config: Finetune) -> dict[int, float]:
     """Return the factor on the learning rate of each parameter, by its id.
 

@@ -85,20 +85,18 @@ def resolved(recipe: Recipe, run: Path | None = None) -> Recipe:
         )
     if run is not None:
         stored = load_recipe(run / "recipe.json", type(recipe))
-        return _with_network(recipe, stored.backbone, stored.preprocessing)
-    if recipe.init.path is None:
+        backbone, preprocessing = stored.backbone, stored.preprocessing
+    elif recipe.init.path is None:
         raise RecipeError('backbone.name is "init", so init.path has to name weights; set it')
-    source = _read(recipe.init.path)
-    if not isinstance(source, TorchModel) or source.config is None:
-        raise ModelError(
-            f"{recipe.init.path}: does not say which architecture its weights belong to; set "
-            "backbone.name and the fields beside it, or turn it into a .safetensors by facerec "
-            "import-weights"
-        )
-    return _with_network(recipe, source.config, source.preprocessing)
-
-
-def _with_network(recipe: Recipe, backbone: Backbone, preprocessing: Preprocessing) -> Recipe:
+    else:
+        source = _read(recipe.init.path)
+        if not isinstance(source, TorchModel) or source.config is None:
+            raise ModelError(
+                f"{recipe.init.path}: does not say which architecture its weights belong to; set "
+                "backbone.name and the fields beside it, or turn it into a .safetensors by facerec "
+                "import-weights"
+            )
+        backbone, preprocessing = source.config, source.preprocessing
     if recipe.preprocessing != Preprocessing():
         preprocessing = recipe.preprocessing
     return replace(recipe, backbone=backbone, preprocessing=preprocessing)
@@ -110,11 +108,6 @@ def _read(path: Path) -> TorchModel | dict[str, Tensor]:
     Raises:
         ModelError: missing, damaged, or an ONNX graph.
     """
-    if not path.exists():
-        raise ModelError(
-            f"{path}: no such weights; init.path is a run's folder, a .safetensors that facerec "
-            "wrote, or a .pth of others"
-        )
     if path.suffix == ".onnx" or (path.is_dir() and is_bundle(path)):
         raise ModelError(
             f"{path}: an ONNX graph computes but does not train; start from the .safetensors or "
@@ -163,8 +156,26 @@ def _load(recipe: Recipe, backbone: nn.Module) -> Start:
     for name, tensor in tensors.items():
         if not bool(torch.isfinite(tensor).all()):
             raise ModelError(f"{path}: tensor {name!r} holds NaN or infinity; take other weights")
-    chosen = _chosen(recipe, path, tensors, own, whole=known is not None)
-    backbone.load_state_dict(chosen, strict=False)
+    chosen = {n: t for n, t in tensors.items() if n in own and own[n].shape == t.shape}
+    if not any(tensor.is_floating_point() for tensor in chosen.values()):
+        raise ModelError(
+            f"{path}: none of its {len(tensors)} tensors fits the recipe's backbone by name "
+            "and shape; the weights belong to another architecture"
+        )
+    if recipe.init.strict:
+        # Of a file of others a module that the network does not have, such as a head, is left out.
+        known_parts = {name.partition(".")[0] for name in (own if known is None else tensors)}
+        chosen = {n: t for n, t in tensors.items() if n.partition(".")[0] in known_parts}
+    counters = {name: tensor for name, tensor in own.items() if name.endswith(COUNTER)}
+    try:
+        backbone.load_state_dict({**counters, **chosen}, strict=recipe.init.strict)
+    except RuntimeError as error:
+        raise ModelError(
+            f"{path}: the weights are not those of the recipe's backbone "
+            f"({' '.join(str(error).split()[:40])}), but of another architecture; set "
+            "--backbone.name init to train the file's network, or --init.no-strict to take what "
+            "fits"
+        ) from error
     norm = getattr(backbone, "embedding_norm", None)
     fixed = recipe.backbone.embedding_bn == "frozen_gamma"
     if fixed and norm is not None and not bool((norm.weight == 1).all()):
@@ -180,39 +191,6 @@ def _load(recipe: Recipe, backbone: nn.Module) -> Start:
         new=tuple(name for name in own if name not in chosen and not name.endswith(COUNTER)),
         head="drawn from the seed" if recipe.margin is not None else "",
     )
-
-
-def _chosen(
-    recipe: Recipe, path: Path, tensors: dict[str, Tensor], own: dict[str, Tensor], *, whole: bool
-) -> dict[str, Tensor]:
-    """Return the tensors to load: all, or those that fit where the recipe is not strict.
-
-    Of a file of others, which is not ``whole``, a module that the network does not have, such as a
-    head, is left out.
-    """
-    chosen = {
-        name: tensor
-        for name, tensor in tensors.items()
-        if name in own and own[name].shape == tensor.shape and own[name].dtype == tensor.dtype
-    }
-    known = {name.partition(".")[0] for name in (tensors if whole else own)}
-    for name in (*own, *(name for name in tensors if name.partition(".")[0] in known)):
-        if recipe.init.strict and name not in chosen and not name.endswith(COUNTER):
-            stored, wanted = (
-                f"{tuple(held[name].shape)}" if name in held else "nothing"
-                for held in (tensors, own)
-            )
-            raise ModelError(
-                f"{path}: tensor {name!r} does not fit, as in another architecture: the recipe's "
-                f"backbone has {wanted} there, the file {stored}; set --backbone.name init to "
-                "train the file's network, or --init.no-strict to take what fits"
-            )
-    if not any(tensor.is_floating_point() for tensor in chosen.values()):
-        raise ModelError(
-            f"{path}: none of its {len(tensors)} tensors fits the recipe's backbone by name "
-            "and shape; the weights belong to another architecture"
-        )
-    return chosen
 
 
 @torch.no_grad()

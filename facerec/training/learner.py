@@ -7,8 +7,6 @@ of files; `facerec.training.trainer` makes a run of the steps.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import cast
 
@@ -18,7 +16,6 @@ from torch.amp import GradScaler
 
 from facerec.backbones import create_backbone, recompute_activations
 from facerec.base.devices import has_fast_bf16, set_numerics
-from facerec.base.errors import RecipeError, TrainingError
 from facerec.base.progress import Progress
 from facerec.embedding.torch_model import Precision, TorchModel
 from facerec.heads.output import Figures
@@ -26,9 +23,9 @@ from facerec.records.dataset import Batch, BatchSource, FaceDataset
 from facerec.training.distillation import TaughtDataset, TeacherTargets, teacher_targets
 from facerec.training.distributed import Processes
 from facerec.training.ema import WeightAverage
-from facerec.training.finetuning import Freezing, rate_factors, refuse_single_images
+from facerec.training.finetuning import Freezing, rate_factors
 from facerec.training.initialization import Start, set_class_means, start_from_weights
-from facerec.training.network import COMPILE_SETTINGS, FromPixels, data_parallel
+from facerec.training.network import FromPixels, data_parallel, explained
 from facerec.training.optimization import parameter_groups, set_learning_rate
 from facerec.training.prefetch import on_device
 from facerec.training.recipe import Recipe
@@ -54,8 +51,7 @@ class Learner:
         recipe: the whole configuration.
         dataset: the training images.
         processes: this rank among its peers.
-        targets: of the recipe's teacher; by default they are made or opened here.
-        setting: of torch.compile, by its name in `COMPILE_SETTINGS`; by default as the recipe says.
+        progress: of making the embeddings of the recipe's teacher.
     """
 
     def __init__(
@@ -63,18 +59,16 @@ class Learner:
         recipe: Recipe,
         dataset: FaceDataset,
         processes: Processes,
-        targets: TeacherTargets | None = None,
-        setting: str | None = None,
+        progress: Progress | None = None,
     ) -> None:
         self.recipe, self.dataset, self.processes = recipe, dataset, processes
         self.device, self.precision = processes.device, recipe.precision
-        micro_batch = recipe.micro_batch(processes.world_size)
+        recipe.micro_batch(processes.world_size)  # or it says why not
         if self.precision == "auto":
             fast = processes.broadcast_object(has_fast_bf16(self.device))
             self.precision = "bf16" if fast else "fp32"
-        wanted = self.device.type == "cuda" if recipe.compile == "auto" else recipe.compile
-        self.setting = setting or ("default" if wanted else "eager")
-        self.compiled = COMPILE_SETTINGS[self.setting] is not None
+        on_gpu = self.device.type == "cuda"
+        self.compiled = on_gpu if recipe.compile == "auto" else recipe.compile
         set_numerics(self.device, recipe.deterministic, recipe.tf32)
         # Dropout is the only user of torch's global generator; ranks must differ in it.
         torch.manual_seed(recipe.seed * 1_000_003 + processes.rank)
@@ -82,9 +76,9 @@ class Learner:
         self.targets: TeacherTargets | None = None
         self.images: BatchSource = dataset
         if (taught := recipe.distillation) is not None:
-            self.targets = targets or teacher_targets(taught, dataset, processes)
+            self.targets = teacher_targets(taught, dataset, processes, recipe.workers, progress)
             self.images = TaughtDataset(dataset, taught, self.targets)
-        with _explain_full_memory(recipe, dataset):
+        with explained(recipe.data.path):
             self.terms = create_terms(recipe, dataset, self.targets)
             for term in self.terms:
                 term.module.to(self.device)
@@ -101,8 +95,6 @@ class Learner:
             self.head.choose_kernel(kernel, recipe.batch_size // recipe.accumulation)
         self.average = WeightAverage(self.backbone, recipe.ema) if recipe.ema is not None else None
         self.freezing = Freezing(self.backbone, recipe.finetune)
-        batch_norm = getattr(self.backbone, "embedding_norm", None) is not None
-        refuse_single_images(micro_batch, batch_norm, recipe.finetune)
 
         sampler = self.sampler_from(0)
         self.steps_per_epoch, self.total_steps = sampler.steps_per_epoch, sampler.total_steps
@@ -115,6 +107,11 @@ class Learner:
             self.state.create_optimizer_state()
         self.start: Start | None = None
         self.lr = 0.0
+
+    @property
+    def teacher(self) -> str | None:
+        """SHA-256 of the teacher's file; None without one."""
+        return None if self.targets is None else str(self.targets.note["teacher"])
 
     @property
     def step(self) -> int:
@@ -149,24 +146,15 @@ class Learner:
     def train_step(self, batch: Batch) -> Figures:
         """Do one optimizer step on this rank's share of a global batch, and return its figures.
 
-        Raises:
-            TrainingError: among several ranks, it is not of the size that the recipe gives each.
+        All ranks have to get shares of the same size.
         """
-        recipe, ranks = self.recipe, self.processes.world_size
-        if ranks > 1 and len(batch.labels) * ranks != recipe.batch_size:
-            # Else ranks would wait for bytes that never come, or take others for them.
-            raise TrainingError(
-                f"step {self.step + 1}: a rank got a batch of {len(batch.labels)} images; each of "
-                f"{ranks} needs {recipe.batch_size // ranks}, its share of batch_size"
-            )
+        recipe = self.recipe
         factor = recipe.schedule.factor(self.step, self.total_steps, self.steps_per_epoch)
         self.lr = recipe.optimizer.lr * factor
         set_learning_rate(self.stepper.optimizer, self.lr)
         self.freezing.begin(self.step)
         self.stepper.frozen = bool(self.freezing.whole)
         batch = on_device(batch, self.device)
-        if self.setting == "reduce-overhead":
-            torch.compiler.cudagraph_mark_step_begin()  # nobody reads the last step's embeddings
         figures = self.stepper.take(batch.images, batch.labels, batch.targets)
         if self.average is not None:
             self.average.update(self.step)
@@ -176,9 +164,7 @@ class Learner:
         """Compile and share out the network as the recipe says, and make the optimizer."""
         recipe, ranks = self.recipe, self.processes.world_size
         network = FromPixels(self.backbone, recipe.preprocessing)
-        model: nn.Module = network
-        if (arguments := COMPILE_SETTINGS[self.setting]) is not None:
-            model = cast(nn.Module, torch.compile(network, **arguments))
+        model = cast(nn.Module, torch.compile(network)) if self.compiled else network
         # torch refuses to average the gradients of what is frozen for good.
         if ranks > 1 and any(p.requires_grad for p in self.backbone.parameters()):
             model = data_parallel(model, recipe.data_parallel)
@@ -226,19 +212,3 @@ class Learner:
             labels=self.dataset.labels if self.recipe.sampling == "balanced" else None,
             weights=self.dataset.weights,
         )
-
-
-@contextlib.contextmanager
-def _explain_full_memory(recipe: Recipe, dataset: FaceDataset) -> Iterator[None]:
-    """Word what torch raises when backbone and class centres find no room."""
-    try:
-        yield
-    except RuntimeError as error:
-        # A CPU's allocator has no error of its own.
-        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate" not in str(error):
-            raise
-        raise RecipeError(
-            f"{recipe.data.path}: the centres of its {dataset.num_classes:,} classes and a "
-            f"backbone of width {recipe.backbone.width:g} do not fit into memory; facerec plan "
-            "computes what a step needs"
-        ) from error

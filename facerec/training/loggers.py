@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import sys
 from pathlib import Path
@@ -128,11 +127,8 @@ def create_logger(name: str) -> Logger:
     """
     module, colon, attribute = name.partition(":")
     if not colon and name not in LOGGERS:
-        near = difflib.get_close_matches(name, LOGGERS, 1, 0.0)[0]
-        raise RecipeError(
-            f"logger {name}: there is none of this name; perhaps {near}, known are "
-            f"{', '.join(LOGGERS)} and module:Class for one of your own"
-        )
+        known = ", ".join(LOGGERS)
+        raise RecipeError(f"logger {name}: known are {known}, and module:Class for one of your own")
     if colon:
         sys.path.append(str(Path.cwd()))
     try:

@@ -6,9 +6,10 @@ import contextlib
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-import torch.distributed as dist
+import torch
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
     bf16_compress_hook,
@@ -17,19 +18,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
 from torch.nn.parallel import DistributedDataParallel
 
 from facerec.backbones import Preprocessing, normalize
-from facerec.base.errors import RecipeError, TrainingError, message_line
+from facerec.base.errors import TrainingError, message_line
 from facerec.base.limits import Checked, Limits
-
-COMPILE_SETTINGS: dict[str, dict[str, Any] | None] = {
-    "default": {},
-    "eager": None,
-    "reduce-overhead": {"mode": "reduce-overhead"},
-    "combo kernels": {"options": {"combo_kernels": True}},
-    "coordinate descent": {"options": {"coordinate_descent_tuning": True}},
-    "max-autotune": {"mode": "max-autotune-no-cudagraphs"},
-}
-"""Arguments of torch.compile by name, those that compile fast first; None does not compile. Recipes
-choose between the first two; the others are there to be measured."""
 
 
 class FromPixels(nn.Module):
@@ -50,8 +40,11 @@ class FromPixels(nn.Module):
 
 
 @contextlib.contextmanager
-def explain_compile_errors() -> Iterator[None]:
-    """Word what torch raises when it cannot compile, in the first steps.
+def explained(data: Path) -> Iterator[None]:
+    """Word what torch raises where memory ends, a loader process dies or nothing can be compiled.
+
+    Args:
+        data: what is trained on, which begins the sentence.
 
     Raises:
         TrainingError: it says what to do.
@@ -59,15 +52,24 @@ def explain_compile_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        reason = message_line(getattr(error, "inner_exception", error))
         # Importing the classes takes seconds, and whoever raised one has done so.
-        if not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+        if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+            what = "torch.compile cannot compile the backbone here"
+            then = "on a GPU it needs Triton and a C compiler; train with --compile False"
+        elif "DataLoader worker" in reason:
+            what = "a loader process died"
+            then = (
+                "the memory, or the shared memory (/dev/shm), may be too small for so many "
+                "workers; go on with --resume, and if it dies again with fewer --workers"
+            )
+        # A CPU's allocator has no error of its own.
+        elif isinstance(error, torch.OutOfMemoryError) or "can't allocate" in reason:
+            what = "backbone, class centres and batch do not fit into memory"
+            then = "facerec plan computes what a step needs"
+        else:
             raise
-        inner = getattr(error, "inner_exception", error)
-        reason = message_line(inner)
-        raise TrainingError(
-            f"torch.compile cannot compile the backbone here ({reason}); "
-            "on a GPU it needs Triton and a C compiler; train with --compile False"
-        ) from error
+        raise TrainingError(f"{data}: {what} ({reason}); {then}") from error
 
 
 @dataclass(frozen=True)
@@ -81,11 +83,7 @@ class DataParallel(Checked):
 
 
 def data_parallel(model: nn.Module, config: DataParallel) -> DistributedDataParallel:
-    """Return the model with gradients that are averaged over the processes.
-
-    Raises:
-        RecipeError: a compression that this backend does not have.
-    """
+    """Return the model with gradients that are averaged over the processes."""
     # Running statistics go into no training step; rank 0's are shared before they are used. torch
     # 2.13 has another name for the switch.
     names = inspect.signature(DistributedDataParallel).parameters
@@ -98,11 +96,6 @@ def data_parallel(model: nn.Module, config: DataParallel) -> DistributedDataPara
         **unshared,
     )
     if config.compression != "none":
-        # As torch checks too late, and not in a sentence.
-        if config.compression == "bf16" and dist.get_backend() != "nccl":
-            raise RecipeError(
-                "data_parallel.compression bf16 needs GPUs that talk through NCCL; use fp16 or none"
-            )
         hooks = {"bf16": bf16_compress_hook, "fp16": fp16_compress_hook}
         wrapped.register_comm_hook(None, hooks[config.compression])
     return wrapped

@@ -23,7 +23,6 @@ from facerec.base.devices import has_fast_bf16
 from facerec.heads.class_sampling import sample_size
 from facerec.heads.collectives import shard_bounds
 from facerec.heads.margin_softmax import default_chunk
-from facerec.training.finetuning import refuse_single_images
 from facerec.training.optimization import Optimizer
 from facerec.training.recipe import Recipe
 
@@ -84,8 +83,7 @@ def plan_step(
     classes = 0 if recipe.margin is None else shard_bounds(num_classes, ranks, 0)[1]
     rate = recipe.head.sample_rate
     visited = classes if rate == 1 else sample_size(rate, classes, recipe.batch_size)
-    weights, learned, batch_norm = _weights(recipe.backbone)
-    refuse_single_images(micro_batch, batch_norm, recipe.finetune)
+    weights, learned = _weights(recipe.backbone)
     learned = 0 if recipe.finetune.freeze_steps is None else learned
     state = optimizer_state(recipe.optimizer)
     centers, size = recipe.head.centers_per_class, recipe.backbone.embedding_size
@@ -159,18 +157,13 @@ def head_flop(batch_size: int, visited: int, embedding_size: int) -> int:
 
 
 @functools.cache
-def _weights(config: Backbone) -> tuple[int, int, bool]:
-    """Return what is known of a backbone without its content.
-
-    Returns:
-        The bytes of parameters and buffers, how many numbers have a gradient, and whether a batch
-        norm of single vectors ends it.
-    """
+def _weights(config: Backbone) -> tuple[int, int]:
+    """Return the bytes of parameters and buffers, and how many numbers have a gradient."""
     with torch.device("meta"):
         backbone = create_backbone(config)
     learned = sum(p.numel() for p in backbone.parameters() if p.requires_grad)
     size = sum(t.nbytes for t in (*backbone.parameters(), *backbone.buffers()))
-    return size, learned, getattr(backbone, "embedding_norm", None) is not None
+    return size, learned
 
 
 def _activations(recipe: Recipe, batch: int, precision: str) -> int:

@@ -195,12 +195,19 @@ class Recipe(Checked):
         """Return how many images of a rank go through the backbone together.
 
         Raises:
-            RecipeError: the batch does not divide among so many ranks and the micro-batches.
+            RecipeError: the batch does not divide among so many ranks and the micro-batches, or
+                leaves single images, which the last batch norm cannot average.
         """
         share, rest = divmod(self.batch_size, ranks * self.accumulation)
         if rest:
             raise RecipeError(
                 f"batch_size {self.batch_size} does not divide among {ranks} ranks × accumulation "
                 f"{self.accumulation}; change one of the three"
+            )
+        learns = self.finetune.freeze_steps is not None and self.finetune.batch_norm == "train"
+        if share == 1 and learns and self.backbone.embedding_bn != "none":
+            raise RecipeError(
+                "a micro-batch of a rank has a single image, over which the last batch norm cannot "
+                "average; set a larger batch_size, or fewer ranks or a smaller accumulation"
             )
         return share

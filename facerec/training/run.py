@@ -8,12 +8,12 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import asdict
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -35,8 +35,10 @@ from facerec.records.shards import is_pattern, shard_paths
 from facerec.records.training_set import Data, Part
 from facerec.training import checkpoint
 from facerec.training.distributed import Processes
-from facerec.training.initialization import Start
 from facerec.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from facerec.training.learner import Learner
 
 # Fields that may change when a run is resumed: they do not change what is learned, but for damaged
 # images, and for what another number of processes changes too.
@@ -90,23 +92,18 @@ def find_folder(
         CheckpointError: what is there is no run.
     """
     candidates = [runs / name] if exact else list(_of_name(runs, name).values())
-    begun = [path for path in candidates if not _launches(path).isdisjoint(launches)]
-    if begun:
-        return begun[-1]
+    found = [path for path in candidates if not _launches(path).isdisjoint(launches)]
     if resume:
-        learned = [path for path in candidates if checkpoint.latest(path / "checkpoints")]
-        begun = [path for path in candidates if path.is_dir() and _is_begun(path)]
-        if learned or begun:
-            return (learned or begun)[-1]
-        if not any(path.exists() for path in candidates):
-            return None
-        raise CheckpointError(
-            f"{runs / name}: no checkpoint to resume from, and it holds what is no run's; start "
-            "under another --name"
-        )
-    if exact and (runs / name).exists():
+        found = found or [path for path in candidates if checkpoint.latest(path / "checkpoints")]
+        found = found or [path for path in candidates if path.is_dir() and _is_begun(path)]
+        if not found and any(path.exists() for path in candidates):
+            raise CheckpointError(
+                f"{runs / name}: no checkpoint to resume from, and it holds what is no run's; "
+                "start under another --name"
+            )
+    elif not found and exact and (runs / name).exists():
         raise _taken(runs / name)
-    return None
+    return found[-1] if found else None
 
 
 def new_folder(runs: Path, name: str, *, exact: bool) -> Path:
@@ -195,12 +192,10 @@ def check_same_run(
 
     Raises:
         CheckpointError: names what differs.
+        RecipeError: ``recipe.json`` is missing or damaged.
     """
     path = folder / "recipe.json"
-    try:
-        stored = recipes.to_dict(recipes.load_recipe(path, Recipe))
-    except RecipeError as error:
-        raise CheckpointError(f"{error}; this run cannot be resumed") from error
+    stored = recipes.to_dict(recipes.load_recipe(path, Recipe))
     changed = [
         name
         for name in recipes.differences(
@@ -268,31 +263,14 @@ def _without_paths(recipe: dict[str, Any]) -> dict[str, Any]:
     return {**recipe, "data": {**first, "also": also}}
 
 
-def write_manifest(
-    folder: Path,
-    recipe: Recipe,
-    dataset: FaceDataset,
-    processes: Processes,
-    chosen: Mapping[str, Any] | None = None,
-    teacher: str | None = None,
-    start: Start | None = None,
-) -> None:
-    """Write ``recipe.json``, and ``manifest.json`` with everything else that a repetition needs.
-
-    Args:
-        folder: of the run.
-        recipe: the resolved configuration.
-        dataset: the training images.
-        processes: this rank among its peers.
-        chosen: what fields of the recipe came to mean that are ``auto``, by their names.
-        teacher: SHA-256 of the teacher's file; None without one.
-        start: the weights that training starts from, if not from a seed.
-    """
+def write_manifest(folder: Path, learner: Learner) -> None:
+    """Write ``recipe.json``, and ``manifest.json`` with everything else that a repetition needs."""
+    recipe, head, start = learner.recipe, learner.head, learner.start
     write_json(folder / "recipe.json", recipes.to_dict(recipe))
     packages = ("numpy", "safetensors", "scipy")
     manifest = {
         "facerec": facerec.__version__,
-        "git": _git_commit(),
+        "git": git_commit(),
         "python": platform.python_version(),
         "packages": {name: metadata.version(name) for name in packages}
         # OpenCV comes under several names of distributions, torch in builds that only it can name.
@@ -300,12 +278,17 @@ def write_manifest(
         "command": sys.argv,
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "seed": recipe.seed,
-        "chosen": dict(chosen or {}),
-        "processes": processes.world_size,
+        # What fields of the recipe came to mean that are ``auto``.
+        "chosen": {
+            "head.kernel": "torch" if head is None else head.kernel,
+            "precision": learner.precision,
+            "compile": learner.compiled,
+        },
+        "processes": learner.processes.world_size,
         "threads": torch.get_num_threads(),
-        "hardware": _hardware(processes),
-        "data": _facts_of_data(recipe, dataset),
-        "teacher": teacher,
+        "hardware": _hardware(learner.processes),
+        "data": _facts_of_data(recipe, learner.dataset),
+        "teacher": learner.teacher,
         **({} if start is None else {"init": asdict(start)}),
     }
     write_json(folder / "manifest.json", manifest)
@@ -348,17 +331,23 @@ def _hardware(processes: Processes) -> dict[str, Any]:
         "machine": platform.machine(),
         "system": platform.platform(),
         "cores": os.cpu_count(),
+        "cpu": processor(),
     }
-    with contextlib.suppress(OSError):
-        names = re.search(r"model name\s*:(.*)", Path("/proc/cpuinfo").read_text(errors="replace"))
-        facts["cpu"] = names and names[1].strip()
     if processes.device.type == "cuda":
         facts["gpu"] = torch.cuda.get_device_name(processes.device)
         facts["cuda"] = torch.version.cuda
     return facts
 
 
-def _git_commit() -> str | None:
+def processor() -> str | None:
+    """Return the name of the processor, where the system tells it."""
+    with contextlib.suppress(OSError):
+        found = re.search(r"model name\s*:(.*)", Path("/proc/cpuinfo").read_text(errors="replace"))
+        return found and found[1].strip()
+    return None
+
+
+def git_commit() -> str | None:
     """Return the commit of an editable installation, with ``+`` when it has local changes."""
     describe = ["describe", "--always", "--dirty=+", "--abbrev=40", "--exclude=*"]
     command = ["git", "-C", str(Path(facerec.__file__).parent), *describe]

@@ -25,7 +25,7 @@ from torch import nn
 
 from facerec.base.devices import HostCopy
 from facerec.base.environment import available_cores
-from facerec.base.errors import CheckpointError, RecipeError, TrainingError, message_line
+from facerec.base.errors import CheckpointError, TrainingError
 from facerec.base.files import write_json
 from facerec.base.recipe import from_dict, to_dict
 from facerec.embedding.torch_model import save_model
@@ -33,7 +33,7 @@ from facerec.records.dataset import Batch, BatchLoader, Skipped
 from facerec.training import checkpoint
 from facerec.training.learner import Learner
 from facerec.training.monitor import Monitor, late
-from facerec.training.network import explain_compile_errors
+from facerec.training.network import explained
 from facerec.training.prefetch import prefetched
 from facerec.training.state import SavedFacts
 
@@ -113,8 +113,7 @@ class Trainer:
             self._signals(),
             self.monitor,
             self._writer or contextlib.nullcontext(),
-            self._explain_dead_workers(),
-            explain_compile_errors(),
+            explained(self.recipe.data.path),
         ):
             if self._validation_is_due():  # a run that was stopped did not wait for it
                 self.validate()
@@ -242,23 +241,9 @@ class Trainer:
         )
         return prefetched(loader, self.learner.device)
 
-    @contextlib.contextmanager
-    def _explain_dead_workers(self) -> Iterator[None]:
-        """Word what torch raises, from wherever training is, when a loader process died."""
-        try:
-            yield
-        except RuntimeError as error:
-            if "DataLoader worker" not in str(error):
-                raise
-            raise TrainingError(
-                f"step {self.learner.step}: a loader process died ({message_line(error)}); the "
-                "memory, or the shared memory (/dev/shm), may be too small for so many workers; go "
-                "on with --resume, and if it dies again with fewer --workers"
-            ) from error
-
     def _write_skipped(self) -> None:
         """List the images that could not be used in ``skipped.json`` (those of all ranks)."""
-        every = self._all_skipped()
+        every = self.all_skipped()
         if every and self.folder is not None and self.processes.is_main:
             write_json(self.folder / "skipped.json", every)
 
@@ -270,7 +255,7 @@ class Trainer:
         # Nobody skips now; the main process has what was skipped before the run was resumed.
         return torch.full((), count, device=self.learner.device)
 
-    def _all_skipped(self) -> list[dict[str, Any]]:
+    def all_skipped(self) -> list[dict[str, Any]]:
         """Return what all ranks skipped, as JSON types."""
         shares = self.processes.gather_objects(self.skipped)
         return [dataclasses.asdict(item) for share in shares for item in share]
@@ -391,7 +376,7 @@ class Trainer:
                 "losses": self.monitor.losses,
                 "benches": list(self.recipe.validation.benches),
                 "scaler": self.learner.stepper.scaler.state_dict(),
-                "skipped_images": self._all_skipped(),
+                "skipped_images": self.all_skipped(),
                 "kernel": "torch" if head is None else head.kernel,
                 "kernel_shape": 0 if head is None else head.shape,
                 "precision": self.learner.precision,
@@ -416,10 +401,7 @@ class Trainer:
         state = checkpoint.load_checkpoint(newest, tensors, own, self.processes)
         if state.pop("found"):
             self.learner.state.set_random(own)
-        try:
-            saved = from_dict(SavedFacts, state, str(newest / checkpoint.STATE_FILE))
-        except RecipeError as error:
-            raise CheckpointError(f"{error}; delete it to go on from an earlier one") from error
+        saved = from_dict(SavedFacts, state, str(newest / checkpoint.STATE_FILE))
         self.learner.stepper.scaler.load_state_dict(dict(saved.scaler))
         self.learner.stepper.step = saved.step
         self._losses = saved.losses

@@ -110,7 +110,7 @@ def test_every_field_is_named_and_no_key_is_shown(
         ("config.margin_list = (1.0, 0.5)", "margin_list"),
         ("config.lr = [", "never closed"),
         ("x = 3037000500 * 3037000500 * 2\n" + "x = x * x\n" * 25, "2⁶³"),
-        ("config.lr = 1e300 * 1e300", "not finite"),
+        ("config.lr = 1e300 * 1e300", "must be above 0 and at most"),
         ("config.num_image = " + "9" * 4000, "2⁶³"),
     ],
 )

@@ -71,9 +71,10 @@ def test_a_model_file_names_the_file(workplace: Path, fresh: Any, monkeypatch: M
 
 
 @pytest.mark.integration
-def test_it_trains_and_is_verified(
+def test_it_trains_and_is_verified_and_exported(
     workplace: Path, fresh: Any, monkeypatch: MonkeyPatch, capsys: CaptureFixture
 ) -> None:
+    pytest.importorskip("onnxruntime")
     train(["plain.py", "--device", "cpu", *SMALL])
     pack = make_pack(workplace / "toy.bin", per_fold=1)
     arguments = ["--model", "runs/plain", "--bench", str(pack)]
@@ -84,14 +85,6 @@ def test_it_trains_and_is_verified(
     monkeypatch.setenv("FACEREC_BACKBONES", "plainnet.py")
     verify([*arguments, "--json", "out.json"])
     assert json.loads((workplace / "out.json").read_text())["results"]
-
-
-@pytest.mark.integration
-def test_its_model_exports(workplace: Path, monkeypatch: MonkeyPatch, fresh: Any) -> None:
-    pytest.importorskip("onnxruntime")
-    train(["plain.py", "--device", "cpu", *SMALL])
-    fresh()
-    monkeypatch.setenv("FACEREC_BACKBONES", "plainnet.py")
     export_onnx(["runs/plain", "--out", "bundle"])
     ours, exported = load_model("runs/plain"), load_model("bundle")
     np.testing.assert_allclose(exported.embed(faces(3)), ours.embed(faces(3)), rtol=1e-4, atol=1e-5)

@@ -158,17 +158,12 @@ def test_a_run_holds_everything(finished: tuple[Path, str], data: Path) -> None:
     recipe = from_dict(Recipe, read(run / "recipe.json"), "recipe.json")
     assert (recipe.optimizer.lr, recipe.backbone.width, recipe.epochs) == (0.05, 0.25, 2)
     manifest = read(run / "manifest.json")
-    assert manifest["facerec"] == facerec.__version__
-    assert manifest["packages"]["torch"] == torch.__version__  # type: ignore[index]
-    assert manifest["seed"] == 0 and "git" in manifest and "started" in manifest
     assert manifest["command"][1:] == ["arc.py", "--device", "cpu"]  # type: ignore[index]
-    assert manifest["hardware"]["device"] == "cpu"  # type: ignore[index]
     assert manifest["chosen"] == {
         "head.kernel": "torch",
         "precision": read(run / "recipe.json")["precision"],
         "compile": False,
     }
-    assert manifest["data"]["images"] == 56  # type: ignore[index]
     rows = metrics(run)
     assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
     assert rows[-1]["loss"] < rows[0]["loss"]
@@ -257,7 +252,7 @@ def test_ctrl_c_reaches_all_ranks_and_is_repeated_by_torchrun(workplace: Path) -
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("place", ["open_dataset", "check_same_run", "_git_commit"])
+@pytest.mark.parametrize("place", ["open_dataset", "check_same_run", "git_commit"])
 def test_ctrl_c_before_the_first_step_says_what_is_there(
     workplace: Path, monkeypatch: MonkeyPatch, capsys: CaptureFixture, place: str
 ) -> None:

@@ -46,7 +46,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_features_are_read_as_float32_in_the_order_of_class_numbers(path: Path) -> None:
     found = open_features(FeatureData(path))
-    assert found.features.dtype == np.float32 and found.size == SIZE
+    assert found.features.dtype == np.float32 and found.features.shape[1] == SIZE
     assert np.array_equal(found.features, draw().astype(np.float16).astype(np.float32))
     assert found.class_names == [str(k) for k in range(1, 17)]  # 10 comes after 9
     assert np.array_equal(found.labels, LABELS - 1)

@@ -57,7 +57,9 @@ def test_the_best_epoch_is_returned(trainer: ArmTrainer) -> None:
     assert not trunk.training
 
 
-def test_training_uses_its_classes_alone(trainer: ArmTrainer) -> None:
+def test_training_uses_its_classes_alone(
+    trainer: ArmTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Other pixels in validation and test classes change no weight."""
     seen: list[np.ndarray] = []
     reader = trainer._reader(protocol())
@@ -67,11 +69,8 @@ def test_training_uses_its_classes_alone(trainer: ArmTrainer) -> None:
         seen.append(positions)
         return original(positions, *args)
 
-    reader.train = watched  # type: ignore[method-assign]
-    try:
-        fitted(trainer)
-    finally:
-        del reader.train
+    monkeypatch.setattr(reader, "train", watched)
+    fitted(trainer)
     classes = set(trainer.labels[np.concatenate(seen)].tolist())
     assert classes == set(FOLD.train.tolist())
     assert classes.isdisjoint(FOLD.validation.tolist())
@@ -101,10 +100,10 @@ def naive_step(trainer: ArmTrainer, setup: Protocol, fold: Fold) -> torch.Tensor
     loss = torch.stack(losses).mean() + 0.5 * (norms - norms.mean().detach()).square().mean()
     loss.backward()
     optimizer.step()
-    return trunk.head[0].weight.detach()
+    return trunk.trunk[-1].weight.detach()
 
 
-def test_a_step_is_what_it_should_be(trainer: ArmTrainer) -> None:
+def test_a_step_is_what_it_should_be(trainer: ArmTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = SGD(lr=0.1, momentum=0.0, weight_decay=0.0)
     setup = protocol(optimizer=plain, steps_per_epoch=1, epochs=1)
     arm = Arm("a", MetricLoss("Triplet", margin=0.05), SEC(weight=0.5))
@@ -112,14 +111,11 @@ def test_a_step_is_what_it_should_be(trainer: ArmTrainer) -> None:
     original = trainer._validate
 
     def watched(trunk: Any, *args: Any) -> Any:
-        seen.append(trunk.head[0].weight.detach().clone())
+        seen.append(trunk.trunk[-1].weight.detach().clone())
         return original(trunk, *args)
 
-    trainer._validate = watched  # type: ignore[method-assign]
-    try:
-        trainer.fit(arm, setup, FOLD, seed=4)
-    finally:
-        del trainer._validate
+    monkeypatch.setattr(trainer, "_validate", watched)
+    trainer.fit(arm, setup, FOLD, seed=4)
     torch.testing.assert_close(seen[1], naive_step(trainer, setup, FOLD), atol=1e-6, rtol=1e-4)
     assert not torch.equal(seen[0], seen[1])
 

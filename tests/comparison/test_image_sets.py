@@ -72,8 +72,8 @@ def test_a_list(listed: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [
-        ("path,", "file,", r"images\.csv: it needs the columns path and class"),
-        ("2.png,2,", "2.png,", "1 images have no class"),
+        ("path,", "file,", r"images\.csv, line 1: there is no column 'path'"),
+        ("2.png,2,", "2.png,,", "1 images have no class"),
         ("2.png,2,train", "2.png,11,train", "1 classes are in the training part and in the test"),
         ("b/2.png", "../2.png", "1 of 7 listed images are not in"),
         ("b/2.png", "b/" + "x" * 2000, "1 of 7 listed images are not in"),

@@ -68,9 +68,7 @@ def test_settings_are_written_into_an_arm() -> None:
     assert found.loss == replace(HEAD, margin=CosFace(scale=16.0, margin=0.4))
     assert found.regularizer == SEC(weight=0.0)
     assert arm.defaults == {"loss.margin.margin": 0.2, "regularizer.weight": 0.1}
-    with pytest.raises(
-        RecipeError, match=r"arm CosFace\+SEC: .*margin must be at least 0 and below 2"
-    ):
+    with pytest.raises(RecipeError, match="margin must be at least 0 and below 2"):
         arm.at({"loss.margin.margin": 5.0})
 
 

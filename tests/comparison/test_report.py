@@ -118,8 +118,8 @@ def test_figures_are_means_over_seeds_and_paired_differences(
                 row = summary.row(arm, view, metric)
                 expected = mean_over_seeds(values, labels)
                 assert row["value"] == expected.value == pytest.approx(values.mean())
-                assert expected.joint is not None and row["denominator"] == 6
-                assert (row["low"], row["high"]) == (expected.joint.low, expected.joint.high)
+                assert expected.interval is not None and row["denominator"] == 6
+                assert (row["low"], row["high"]) == (expected.interval.low, expected.interval.high)
                 change = summary.row(arm, view, metric, change=True)
                 if arm not in PENALIZED:
                     assert change is None
@@ -128,7 +128,7 @@ def test_figures_are_means_over_seeds_and_paired_differences(
                 of_base = [run.scores[view, metric] for run in base]
                 found = compare_paired(values, np.stack(of_base), labels)
                 assert (change["value"], change["p"]) == (found.value, found.p)
-                assert change["low"] == found.joint.low
+                assert change["low"] == found.interval.low
     untrained = np.mean([run.mean(*HEADLINE) for run in results.untrained.values()])
     assert summary.headline("untrained")["value"] == pytest.approx(float(untrained))
 
@@ -197,7 +197,7 @@ def test_steps_to_a_share_of_the_final_score(results: Results) -> None:
         results = with_arm(results, name, runs=changed)
     found = summarize(results)
     # Means over folds of the kept scores: .2 .4 .45 .5 for the base, .49 .49 for the arm.
-    assert found.row("CosFace+SEC", "validation", "steps_to_90%")["value"] == 30 / 90
+    assert found.row("CosFace+SEC", "validation", "steps_to_90%")["value"] == pytest.approx(30 / 90)
     # 99 % of .5 is beyond the arm, whose last validation is at 60 steps.
     last = found.row("CosFace+SEC", "validation", "steps_to_99%")
     assert last["value"] is None and last["remark"] == "6 of 6 runs never came so far"

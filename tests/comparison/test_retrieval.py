@@ -1,4 +1,4 @@
-"""Retrieval figures against naive loops and the Reality Check's reference tool."""
+"""Retrieval figures against naive loops."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from helpers.examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -112,40 +111,6 @@ def draw_set(
     centres = generator.standard_normal((classes, dimensions))
     x = centres[labels] + 1.5 * generator.standard_normal((size, dimensions))
     return x.astype(np.float32), labels
-
-
-def test_equals_pytorch_metric_learning() -> None:
-    calculators = pytest.importorskip("pytorch_metric_learning.utils.accuracy_calculator")
-    from pytorch_metric_learning.distances import CosineSimilarity
-    from pytorch_metric_learning.utils.inference import CustomKNN
-    from sklearn.cluster import KMeans
-
-    x, labels = draw_set(500, classes=40)
-    labels[-1] = 77  # alone in its class
-
-    def kmeans(vectors: torch.Tensor, clusters: int) -> torch.Tensor:
-        model = KMeans(clusters, n_init=1, random_state=5)
-        return torch.from_numpy(model.fit_predict(unit(vectors.numpy()).astype(np.float32)))
-
-    calculator = calculators.AccuracyCalculator(
-        include=("precision_at_1", "r_precision", "mean_average_precision_at_r", "NMI"),
-        k="max_bin_count",
-        device=torch.device("cpu"),
-        knn_func=CustomKNN(CosineSimilarity()),
-        kmeans_func=kmeans,
-    )
-    queries, query_labels = draw_set(90, classes=40, seed=1)
-    ours = retrieve(x, labels)
-    theirs = calculator.get_accuracy(x, labels)
-    assert ours.dropped == 1
-    assert clustering(x, labels, seed=5)["nmi"] == pytest.approx(theirs["NMI"], abs=1e-12)
-    apart = retrieve(queries, query_labels, references=x, reference_labels=labels)
-    others = calculator.get_accuracy(queries, query_labels, x, labels, exclude=("NMI",))
-    for found, expected in ((ours, theirs), (apart, others)):
-        means = found.means()
-        assert means["precision_at_1"] == pytest.approx(expected["precision_at_1"], abs=1e-9)
-        assert means["r_precision"] == pytest.approx(expected["r_precision"], abs=1e-9)
-        assert means["map_at_r"] == pytest.approx(expected["mean_average_precision_at_r"], abs=1e-9)
 
 
 def test_clusters_of_separated_classes() -> None:

@@ -24,28 +24,6 @@ from facerec.comparison.significance import (
 LABELS = np.repeat(np.arange(12), np.arange(3, 15))
 
 
-@pytest.mark.parametrize(("n", "factor"), [(3, 4.30), (5, 2.78), (10, 2.26)])
-def test_t_factors(n: int, factor: float) -> None:
-    values = np.random.default_rng(n).standard_normal(n)
-    interval = mean_over_seeds(values).over_seeds
-    assert interval is not None and interval.confidence == 0.95
-    error = values.std(ddof=1) / math.sqrt(n)
-    assert round((interval.high - interval.low) / 2 / error, 2) == factor
-    assert (interval.high + interval.low) / 2 == pytest.approx(values.mean())
-
-
-def test_ten_seeds_are_enough_for_fourteen_losses_and_nine_are_not() -> None:
-    def least(n: int) -> float:
-        gain = np.linspace(0.1, 0.2, n)
-        none = np.zeros(n)
-        family = [compare_paired(gain, none)] + [compare_paired(none, none)] * 13
-        adjusted = adjust(family)[0].p_holm
-        assert adjusted is not None
-        return adjusted
-
-    assert least(10) == pytest.approx(14 * 2**-9) and least(10) < 0.05 < least(9)
-
-
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.integers(-4, 4), min_size=1, max_size=8))
 def test_sign_flip_equals_the_enumeration(values: list[int]) -> None:
@@ -61,7 +39,7 @@ def test_sign_flip_equals_the_enumeration(values: list[int]) -> None:
 def test_one_seed_has_no_interval_over_seeds() -> None:
     found = compare_paired([0.7], [0.6])
     assert found.value == pytest.approx(0.1) and found.total == 1 and found.remark == ONE_SEED
-    assert found.interval is found.over_seeds is found.joint is found.p is None
+    assert found.interval is found.over_seeds is found.p is None
     figures = np.random.default_rng(0).random((1, len(LABELS)))
     known = mean_over_seeds(figures, LABELS)
     assert known.over_classes is not None and known.interval is None and known.remark == ONE_SEED
@@ -80,7 +58,7 @@ def test_the_difference_is_the_mean_of_the_differences() -> None:
         assert getattr(flat, field) == pytest.approx(getattr(found, field))
     back = compare_paired(base, arm, LABELS)
     assert back.value == -found.value and back.p == found.p
-    assert back.joint.low == pytest.approx(-found.joint.high)
+    assert back.interval.low == pytest.approx(-found.interval.high)
     assert compare_paired(arm, base, LABELS) == found
 
 
@@ -98,10 +76,10 @@ def test_intervals_equal_a_naive_jackknife() -> None:
     for interval, variance, degrees in (
         (found.over_seeds, seeds, 3),
         (found.over_classes, classes, own),
-        (found.joint, seeds + classes, freedom),
+        (found.interval, seeds + classes, freedom),
     ):
         margin = t.ppf(0.975, degrees) * math.sqrt(variance)
-        inside = (interval is found.joint) * t.ppf(0.975, 3) * math.sqrt(seeds)
+        inside = (interval is found.interval) * t.ppf(0.975, 3) * math.sqrt(seeds)
         centre = mean - (interval is not found.over_seeds) * 11 * (without.mean() - mean)
         ends = min(centre - margin, mean - inside), max(centre + margin, mean + inside)
         assert [interval.low, interval.high] == pytest.approx(ends)

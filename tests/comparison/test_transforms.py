@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from facerec.base.errors import ImageError
+from facerec.comparison import transforms
 from facerec.comparison.image_sets import ImageData, ImageSet, open_image_set
 from facerec.comparison.transforms import (
     BatchReader,
@@ -98,9 +99,10 @@ def test_faces_are_shrunk_by_averaging() -> None:
 @pytest.mark.parametrize("transform", BOTH)
 @pytest.mark.parametrize("cache_bytes", [0, 10_000, 1 << 30])
 def test_a_batch_is_its_images_one_by_one(
-    faces: ImageSet, transform: Transform, cache_bytes: int
+    faces: ImageSet, transform: Transform, cache_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reader = BatchReader(faces, transform, cache_bytes=cache_bytes)
+    monkeypatch.setattr(transforms, "_CACHE_BYTES", cache_bytes)
+    reader = BatchReader(faces, transform)
     batches = [np.array([3, 0, 11, 7]), np.array([7, 5, 1, 2])]
     for epoch in range(2):
         for positions in batches:

@@ -84,7 +84,8 @@ def test_frozen_batch_norms(timm: types.ModuleType, config: Trunk, embedding_bn:
 def same(trunk: TrunkEmbedder, module: nn.Module, config: Trunk) -> bool:
     with torch.no_grad():
         x = images(config)
-        return torch.equal(trunk.eval().trunk(x), module.eval()(x))
+        made = trunk.eval().trunk
+        return torch.equal(getattr(made, "trunk", made)(x), module.eval()(x))
 
 
 def with_weights(config: Trunk, path: Path, **changes: Any) -> Trunk:
@@ -121,7 +122,7 @@ def test_weights_of_timm_with_and_without_classifier(
     assert same(trunk, module, RESNET)
     # The embedder is drawn as it is without weights.
     plain = create_trunk(RESNET, 0)
-    assert torch.equal(trunk.head[0].weight, plain.head[0].weight)  # type: ignore[index]
+    assert torch.equal(trunk.trunk.head[0].weight, plain.trunk.head[0].weight)  # type: ignore[index]
 
 
 @pytest.mark.parametrize(
@@ -144,11 +145,11 @@ def test_weights_of_another_architecture(
 def test_names_of_another_program_are_taken_in_their_order(
     tmp_path: Path, timm: types.ModuleType
 ) -> None:
-    own = create_trunk(RESNET, 5).trunk.state_dict()
+    own = create_trunk(RESNET, 5).trunk.trunk.state_dict()
     theirs = {f"_{i}.other": tensor for i, tensor in enumerate(own.values())}
     classifier = {"_fc.weight": torch.zeros(10, 8), "_fc.bias": torch.zeros(10)}
     torch.save({**theirs, **classifier}, tmp_path / "weights.pth")
-    trunk = create_trunk(with_weights(RESNET, tmp_path / "weights.pth"), 0).trunk
+    trunk = create_trunk(with_weights(RESNET, tmp_path / "weights.pth"), 0).trunk.trunk
     for name, tensor in trunk.state_dict().items():
         assert torch.equal(tensor, own[name])
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import torch
 
 from facerec.base.devices import set_numerics
-from facerec.training.network import COMPILE_SETTINGS
 
 
 @pytest.fixture(scope="session")
@@ -33,8 +33,8 @@ def device() -> Iterator[torch.device]:
 @pytest.fixture
 def compiler(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU, graphs whose operations run as they are: compiling them takes too long there."""
-    for name in COMPILE_SETTINGS.keys() - {"eager"} if device.type == "cpu" else ():
-        monkeypatch.setitem(COMPILE_SETTINGS, name, {"backend": "aot_eager"})
+    if device.type == "cpu":
+        monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
 
 
 @pytest.fixture

@@ -90,10 +90,8 @@ def small_recipe(**changes: Any) -> Recipe:
     return replace(recipe, **changes)
 
 
-def trainer_on(
-    device: torch.device, recipe: Recipe, folder: Path | None = None, setting: str | None = None
-) -> Trainer:
-    return Trainer(Learner(recipe, Patches(), Processes(0, 1, device), setting=setting), folder)
+def trainer_on(device: torch.device, recipe: Recipe, folder: Path | None = None) -> Trainer:
+    return Trainer(Learner(recipe, Patches(), Processes(0, 1, device)), folder)
 
 
 def a_batch(device: torch.device | None = None, size: int = 16, start: int = 0) -> Batch:

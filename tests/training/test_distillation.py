@@ -258,9 +258,9 @@ def test_a_teacher_of_no_use_is_refused_and_leaves_nothing(
 def test_a_run_goes_on_with_the_teacher_that_it_began_with(place: Path, tmp_path: Path) -> None:
     recipe = taught(place, tmp_path)
     trainer: Trainer = make_trainer(recipe)
-    write_manifest(tmp_path, recipe, trainer.learner.dataset, trainer.processes, teacher="a" * 64)
+    write_manifest(tmp_path, trainer.learner)
     elsewhere = replace(recipe.distillation, teacher=tmp_path / "elsewhere.onnx")
     moved = replace(recipe, distillation=elsewhere)
-    check_same_run(tmp_path, moved, trainer.learner.dataset, "a" * 64)
+    check_same_run(tmp_path, moved, trainer.learner.dataset, trainer.learner.teacher)
     with pytest.raises(CheckpointError, match="another teacher"):
         check_same_run(tmp_path, moved, trainer.learner.dataset, "b" * 64)

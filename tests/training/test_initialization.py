@@ -145,7 +145,7 @@ def test_weights_that_do_not_fit_are_one_sentence(data: Path, tmp_path: Path) ->
     for options in ({}, loose):
         refused(given(pth, **options), str(pth), "layer1.0.conv1.weight", "NaN")
 
-    refused(given(tmp_path / "nothing.pth"), "nothing.pth", "no such", "init.path")
+    refused(given(tmp_path / "nothing.pth"), "nothing.pth", "No such file")
     refused(given(tmp_path), str(tmp_path))
     (tmp_path / "a.onnx").write_bytes(b"x")
     refused(given(tmp_path / "a.onnx"), "a.onnx", "ONNX")

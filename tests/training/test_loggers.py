@@ -141,7 +141,7 @@ def test_tensorboard_shows_each_step_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("wnadb", "perhaps wandb"),
+        ("wnadb", "wnadb: known are tensorboard, wandb"),
         ("", "tensorboard"),
         ("mlflow", r"pip install 'facerec\[mlflow\]'"),
         ("gone_module:Logger", "gone_module"),

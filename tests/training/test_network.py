@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,8 @@ from helpers.thin import thinned
 from helpers.tiny_training import make_trainer, narrow_recipe, tiny_recipe, weights
 from helpers.training_runs import assert_same, joined, over_ranks, trained
 
-from facerec.backbones import Preprocessing, create_backbone, normalize, recompute_activations
+from facerec.backbones import create_backbone, recompute_activations
 from facerec.training import DataParallel
-from facerec.training.network import COMPILE_SETTINGS, FromPixels
 
 # ---------------------------------------------------------------- activations
 
@@ -30,7 +30,7 @@ def test_auto_compiles_on_a_gpu_alone(many: Path, compile_it: Any) -> None:
 def test_compiled_steps_that_recompute_equal_plain_ones(
     many: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(COMPILE_SETTINGS, "default", {"backend": "aot_eager"})
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     plain = trained(noisy_recipe(many, accumulation=2, ema=0.9), steps=2)
     changes = {"accumulation": 2, "ema": 0.9, "compile": True, "recompute": True}
     again = trained(noisy_recipe(many, **changes), steps=2)
@@ -70,27 +70,6 @@ def test_backbones_keep_less_when_they_recompute(name: str, backend: str | None)
     less, found = kept(True)
     assert less < 0.5 * plain
     assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
-
-
-# ---------------------------------------------------------------- compiling
-
-
-@pytest.mark.integration
-def test_normalisation_and_backbone_are_one_graph() -> None:
-    backbone = create_backbone("iresnet18", width=0.125, embedding_size=8, seed=0).eval()
-    network = FromPixels(backbone, Preprocessing(channels="bgr"))
-    graphs = []
-
-    def keep(graph: torch.fx.GraphModule, inputs: object) -> torch.fx.GraphModule:
-        graphs.append(graph)
-        return graph
-
-    images = torch.randint(256, (2, 112, 112, 3), dtype=torch.uint8)
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        found = torch.compile(network, fullgraph=True, backend=keep)(images)
-        expected = backbone(normalize(images, Preprocessing(channels="bgr")))
-    torch.testing.assert_close(found, expected, rtol=0, atol=0)
-    assert len(graphs) == 1
 
 
 # ---------------------------------------------------------------- several ranks

@@ -20,7 +20,6 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.profiler import ProfilerActivity, profile
 
 from facerec.backbones import Backbone, create_backbone
-from facerec.base.errors import TrainingError
 from facerec.heads import SEC, RingLoss, collectives
 from facerec.heads.collectives import shard_bounds
 from facerec.training import SGD, Adam, AdamW, Finetune, Head, Recipe, RMSprop
@@ -173,8 +172,6 @@ def messages_of_a_step(group: Any, recipe: Recipe) -> list[int]:
     processes = Processes(group.rank(), group.size(), torch.device("cpu"))
     trainer = make_trainer(recipe, processes=processes)
     first, second, third = islice(trainer.batches(), 3)
-    with pytest.raises(TrainingError, match="got a batch of 3 images"):
-        trainer.learner.train_step(replace(first, labels=first.labels[:3]))
     trainer.learner.train_step(first)
     trainer.learner.train_step(second)  # has the buckets that stay
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as seen:

@@ -7,6 +7,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -112,7 +113,10 @@ def test_the_newest_run_with_a_checkpoint_is_resumed(tmp_path: Path) -> None:
 
 
 def start(folder: Path, recipe: Recipe) -> None:
-    write_manifest(folder, recipe, open_dataset(recipe.data, recipe.seed), ALONE)
+    dataset = open_dataset(recipe.data, recipe.seed)
+    nothing = dict.fromkeys(("head", "start", "teacher"))
+    engine = {"processes": ALONE, "precision": "fp32", "compiled": False}
+    write_manifest(folder, SimpleNamespace(recipe=recipe, dataset=dataset, **engine, **nothing))
 
 
 def changed(folder: Path, recipe: Recipe) -> str:
@@ -202,7 +206,7 @@ def test_other_data_of_the_same_size_is_refused(tmp_path: Path, data: Path) -> N
 
 def test_the_manifest_says_what_a_repetition_needs(tmp_path: Path, data: Path) -> None:
     recipe = tiny_recipe(data, seed=5)
-    write_manifest(tmp_path, recipe, open_dataset(recipe.data, 5), ALONE)
+    start(tmp_path, recipe)
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert manifest["facerec"] == facerec.__version__
     assert manifest["packages"]["torch"] == torch.__version__

@@ -209,10 +209,10 @@ def test_a_checkpoint_of_another_architecture_is_refused(data: Path, tmp_path: P
     trained(tiny_recipe(data), steps=2, folder=tmp_path)
     other = tiny_recipe(data, backbone=Backbone(name="tiny_linear", embedding_size=32))
     trainer = make_trainer(other, tmp_path)
-    with pytest.raises(CheckpointError, match=r"fc\.weight should have shape \(32, 192\).*\(16,"):
+    with pytest.raises(CheckpointError, match=r"saved .*\[16.* current: .*\[32"):
         trainer.resume()
     trainer = make_trainer(tiny_recipe(data, optimizer=AdamW()), tmp_path)
-    with pytest.raises(CheckpointError, match=r"fc\.weight\.step .*no such tensor"):
+    with pytest.raises(CheckpointError, match=r"Missing key .*exp_avg"):
         trainer.resume()
 
 

@@ -32,7 +32,7 @@ from facerec.embedding.model import EmbeddingModel
 from facerec.embedding.placement import Shift, try_placements
 from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
-from facerec.report.table import Table
+from facerec.report.table import Cell, Table
 from facerec.report.tidy import cell, figure_row, records, tidy
 from facerec.statistics.clustered import paired_difference
 from facerec.statistics.influences import ScoredComparisons
@@ -99,7 +99,9 @@ class Trials:
     def table(self, caption: str) -> Table:
         """Return one line for each way, the best first."""
         ways = self.figures.groupby("way", sort=False)
-        lines = [(re.sub(r"--\w+ ", "", str(way)), *map(cell, records(rows))) for way, rows in ways]
+        lines = [
+            [Cell(re.sub(r"--\w+ ", "", str(way))), *map(cell, records(rows))] for way, rows in ways
+        ]
         return Table(caption, ("channels mean std shift", "accuracy", "d′", "behind"), lines)
 
     def to_json(self) -> dict[str, Any]:

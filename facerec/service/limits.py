@@ -115,8 +115,8 @@ class Access:
         if not known or not origins.issubset(self.allow_origin) or (sites and not origins):
             raise Refusal(
                 403,
-                "the request is for a host of another name (start with --allow-host NAME) or from a "
-                "page of another site (--allow-origin ORIGIN)",
+                "the request is for a host of another name (start with --allow-host NAME) or from "
+                "a page of another site (--allow-origin ORIGIN)",
             )
 
     def check_token(self, request: Request) -> None:

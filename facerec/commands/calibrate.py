@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import tyro
@@ -19,10 +20,12 @@ from facerec.base.recipe import from_dict
 from facerec.commands.cli import Console, exact_rates, print_first, run_command
 from facerec.commands.embedder import DEFAULT, Embedder, print_embeddings, print_notes
 from facerec.commands.sources import Opened, kind_of, open_set
+from facerec.embedding.onnx_preprocessing import PIXELS
 from facerec.records.people import read_members
 from facerec.report import words
 from facerec.report.progress import progress_bar
 from facerec.report.table import Table
+from facerec.statistics.intervals import Interval
 
 if TYPE_CHECKING:
     from facerec.embedding.calibration import ModelCalibration
@@ -66,56 +69,64 @@ def calibrate(
     """
     from facerec.embedding.bundle import is_bundle
     from facerec.embedding.calibration import calibration_file
+    from facerec.embedding.extraction import draw_faces
+    from facerec.embedding.face_score import SPOILT_FACES
     from facerec.embedding.file import is_embeddings, read_embeddings
+    from facerec.embedding.loading import newest_run
     from facerec.embedding.placement import alike_note, better_placement
+    from facerec.verification import select_embeddings
     from facerec.verification.calibration import calibrate_model
 
     console = Console(highlight=False, soft_wrap=True)
     if people is not None and is_embeddings(people):
         people, embeddings = None, people
-    if (bench, people, embeddings) == (None, None, None):
+    if (bench is not None and people is not None) or (bench, people, embeddings) == (None,) * 3:
         raise DatasetError("say whose images are compared: give --bench, --people or --embeddings")
-    if bench is not None and people is not None:
-        raise DatasetError("--bench and --people are two sets of images; give one")
     if group is not None and subjects is None:
         raise DatasetError("--group is a column of a table of people; give it with --subjects")
     targets = exact_rates(fpr)
     source, groups = Path(bench or people or str(embeddings)), None
-    stored, network, opened = None, None, None
+    stored, network, opened, align, sample = None, None, None, None, None
     if embeddings is not None:
         embedder.refuse_unused()
         stored = read_embeddings(embeddings, columns=embedder.column_names)
         print_embeddings(embeddings, stored, console)
         network = _network_of(stored, embedder, console)
-    if bench is not None or people is not None:
+    if source != embeddings:
         kind = "bench" if bench is not None else kind_of(source)
         opened = open_set(kind, source, data, embedder.on_error)
     names = None if subjects is not None else _subjects(source, opened, stored)
-    found, network, sample = _embed(source, opened, stored, network, embedder, console)
+    if stored is None:
+        assert opened is not None
+        network = embedder.load(embedder.model or newest_run(), calibrated=False)
+        align = embedder.aligner or opened.aligner
+        found = embedder.embed(source, opened.images, console, align, network=network)
+    else:
+        ids = None if opened is None else opened.images.ids
+        found = stored if ids is None else select_embeddings(stored, ids, str(source))
+    as_they_came = stored is None or stored.note.get("align") is None
+    if opened is not None and network is not None and as_they_came:
+        rows = np.flatnonzero(np.isfinite(found.norms))
+        sample = draw_faces(network, opened.images, rows, SPOILT_FACES, align)
     ids = found.ids
     assert ids is not None  # the readers see to that
     if subjects is not None:
         names, groups, _ = read_members(subjects, ids, group)
     assert names is not None
-    model = _model_of(found)
-    if not model or found.flip is None:
+    if (about := _made_by(found)) is None or found.flip is None:
         raise DatasetError(
             f"{source}: it does not say which model made these embeddings, or whether mirror "
             "images were added, and a calibration holds for one model; make them with facerec embed"
         )
-    own = None if network is None else network.path
-    place = own or Path(model.get("path") or "")
-    if out is None and (not place.is_file() or is_bundle(place.parent)):
+    place = Path(about.get("path") or "") if network is None else network.path
+    named = embeddings is None or embedder.model is not None
+    if out is None and not (named and place and place.is_file() and not is_bundle(place.parent)):
         raise DatasetError(
-            f"{place}: a bundle is never changed, and the file of a model that is not there has no "
-            "place beside it; calibrate the run and export it again, or name a file with --out"
+            f"{place}: a calibration lies beside a model file that is named, and a bundle is never "
+            "changed; name the model with --model, or the calibration with --out, and export a "
+            "bundle again from a run that is calibrated"
         )
-    if out is None and embeddings is not None and embedder.model is None:
-        raise DatasetError(
-            f"{embeddings}: a file of embeddings does not decide where a calibration is written; "
-            "name the model with --model, or the file with --out"
-        )
-    target = out or calibration_file(place)
+    target = out or calibration_file(cast(Path, place))
     check_place(target, DatasetError, file=True)
     if target.is_file():
         console.print(f"{target} is replaced; nothing that it says is taken over", style="yellow")
@@ -165,52 +176,13 @@ def _subjects(source: Path, opened: Opened | None, stored: Embeddings | None) ->
     return names
 
 
-def _embed(
-    source: Path,
-    opened: Opened | None,
-    stored: Embeddings | None,
-    network: EmbeddingModel | None,
-    embedder: Embedder,
-    console: Console,
-) -> tuple[Embeddings, EmbeddingModel | None, NDArray[np.uint8]]:
-    """Return the embeddings of images, what made them, and some of the faces.
-
-    Args:
-        source: of the images.
-        opened: they; None where they are not at hand, and no face is drawn.
-        stored: their embeddings, if they need not be embedded.
-        network: what made these; None where it is not at hand.
-        embedder: how images become embeddings.
-        console: where is said what is embedded.
-    """
-    from facerec.embedding.extraction import draw_faces
-    from facerec.embedding.face_score import SPOILT_FACES
-    from facerec.embedding.loading import newest_run
-    from facerec.verification import select_embeddings
-
-    align, sample = None, np.empty((0, 0, 0, 3), np.uint8)
-    if opened is None:
-        assert stored is not None
-        return stored, network, sample
-    if stored is not None:
-        found = select_embeddings(stored, opened.images.ids, str(source))
-    else:
-        network = embedder.load(embedder.model or newest_run(), calibrated=False)
-        align = embedder.aligner or opened.aligner
-        found = embedder.embed(source, opened.images, console, align, network=network)
-    if network is not None and (stored is None or stored.note.get("align") is None):
-        rows = np.flatnonzero(np.isfinite(found.norms))
-        sample = draw_faces(network, opened.images, rows, SPOILT_FACES, align)
-    return found, network, sample
-
-
-def _model_of(embeddings: Embeddings) -> dict[str, Any]:
-    """Return what a file says of the model of its embeddings; nothing if that is not enough."""
+def _made_by(embeddings: Embeddings) -> dict[str, Any] | None:
+    """Return what a file says of the model of its embeddings; None if that is not enough."""
     about = embeddings.note.get("model")
-    pixels = about.get("preprocessing") if isinstance(about, dict) else None
-    if not isinstance(pixels, dict) or not {"channels", "mean", "std"} <= {*pixels}:
-        return {}
-    return about if isinstance(about, dict) and about.get("sha256") else {}
+    if not isinstance(about, dict) or not about.get("sha256"):
+        return None
+    pixels = about.get("preprocessing")
+    return about if isinstance(pixels, dict) and {*PIXELS} <= {*pixels} else None
 
 
 def _network_of(stored: Embeddings, embedder: Embedder, console: Console) -> EmbeddingModel | None:
@@ -221,7 +193,7 @@ def _network_of(stored: Embeddings, embedder: Embedder, console: Console) -> Emb
     """
     from facerec.embedding.space import Space
 
-    about = _model_of(stored)
+    about = _made_by(stored) or {}
     path = embedder.model or about.get("path")
     if about and path and Path(path).exists():
         network = embedder.load(Path(path), calibrated=False)
@@ -247,17 +219,12 @@ def _print(
     groups: NDArray[np.str_] | None,
 ) -> None:
     """Print which cosines decide, which pictures are faces, and what scores say."""
+    from facerec.export.tables import thresholds_table
     from facerec.verification.calibration import differing
 
-    points = []
-    for row in found.thresholds:
-        (low, high), (accepts, negatives) = row.fpr_interval, row.false_accepts
-        realised = f"{100 * row.fpr_realised:.3g} % [{100 * low:.2g}, {100 * high:.2g}]"
-        at = row.fpr, f"{row.threshold:g}"
-        points.append((*at, realised, f"{accepts:,} of {negatives:,}", words.percent(row.tpr)))
-    headings = "FPR", "threshold", "realised", "false accepts", "TPR"
-    console.print(Table("cosines that decide", headings, points).terminal())
-    if few := [target for target in targets if target not in [row[0] for row in points]]:
+    console.print(thresholds_table([*map(asdict, found.thresholds)]).terminal())
+    told = [row.fpr for row in found.thresholds]
+    if few := [target for target in targets if target not in told]:
         console.print(f"not carried by these images: FPR {', '.join(few)}")
     if found.faces is None:
         console.print("not looked at which pictures the model knows as faces", style="yellow")
@@ -292,7 +259,7 @@ def _print(
     by_group = []
     for each in worth.groups:
         cost, high_by = (
-            f"{each[name]:.3g} [{', '.join(f'{end:.3g}' for end in each[f'{name}_interval'])}]"
+            f"{each[name]:.3g} {words.limits(Interval(*each[f'{name}_interval']))}"
             for name in ("cllr", "too_high")
         )
         about = each["group"], f"{each['subjects']:,}"

@@ -274,7 +274,7 @@ def _try_preprocessing(
         trials = try_preprocessing(
             model, bench, align=embedder.aligner, batch_size=model.batch_size, progress=progress
         )
-    placed = [(*map(str, each.shift), f"{each.norm:.2f}") for each in trials.placements]
+    placed = [(*map(str, at), f"{norm:.2f}") for at, norm in trials.placements.items()]
     caption = "where faces lie: mean raw norm of the images, moved right and down by pixels"
     console.print(Table(caption, ("right", "down", "mean norm"), placed[:5]).terminal())
     caption = f"ways of preprocessing on {trials.pairs:,} pairs of {trials.bench}, no flip"

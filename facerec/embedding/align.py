@@ -35,7 +35,6 @@ _COLUMNS = ("image_id", *(f"{axis}{point}" for point in range(1, 6) for axis in 
 _MIN_SCALE, _MAX_SCALE = 1 / 250, 50.0
 """Pixels of a 112×112 crop per pixel of the photo: eyes 8,800 and 0.7 pixels apart."""
 
-_MAX_COORDINATE = 1e6
 _MAX_SIDE = 32_766
 """Longest side of an image that OpenCV's warps take."""
 
@@ -65,7 +64,10 @@ upright, and those of hard faces would be turned for nothing. Of 2,993 crops of 
 YuNet takes 5 for turned (2 where only photos without a face are), and wrongly 1 of 200 on its side
 (1 of 3) and 1 of 10 upside down (9 of 10)."""
 
+Image = NDArray[np.uint8]
 Points = NDArray[np.floating[Any]]
+Faces = tuple[Points, Points]
+"""Points ``(n, 5, 2)`` and boxes ``(n, 4)``: left, top, right and bottom, in pixels."""
 
 
 class NotAcquiredError(ImageError):
@@ -98,35 +100,32 @@ def face_template(size: tuple[int, int] = (112, 112)) -> NDArray[np.float64]:
 def similarity_transform(points: ArrayLike, target: ArrayLike) -> NDArray[np.float64]:
     """Return the rotation, uniform scale and shift that bring ``points`` closest to ``target``.
 
-    Least squares, never a reflection: S. Umeyama, "Least-squares estimation of transformation
-    parameters between two point patterns", PAMI 13(4), 1991, equations 34 to 43.
+    Least squares, never a reflection: points are complex numbers, of which a factor turns and
+    scales all. It is what S. Umeyama finds in "Least-squares estimation of transformation
+    parameters between two point patterns", PAMI 13(4), 1991.
 
     Args:
-        points: finite, ``(n, 2)``; if all coincide, the result is not finite.
+        points: ``(n, 2)``; if all coincide, or one is not finite, the result is not finite.
         target: ``(n, 2)``.
 
     Returns:
         ``(2, 3)``: maps ``(x, y, 1)`` to the target.
     """
-    source = np.asarray(points, np.float64)
-    goal = np.asarray(target, np.float64)
-    source_mean, goal_mean = source.mean(axis=0), goal.mean(axis=0)
-    covariance = (goal - goal_mean).T @ (source - source_mean) / len(source)
-    left, singular, right = np.linalg.svd(covariance)
-    mirror = np.array([1.0, np.sign(np.linalg.det(left) * np.linalg.det(right))])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        scale = (singular @ mirror) / source.var(axis=0).sum()
-        turn = scale * (left * mirror) @ right
-        return np.column_stack([turn, goal_mean - turn @ source_mean])
+    with np.errstate(all="ignore"):
+        source, goal = (np.asarray(each, np.float64) @ (1, 1j) for each in (points, target))
+        offsets = source - source.mean()
+        turn = np.vdot(offsets, goal) / np.vdot(offsets, source)
+        shift = goal.mean() - turn * source.mean()
+    return np.array([[turn.real, -turn.imag, shift.real], [turn.imag, turn.real, shift.imag]])
 
 
 def align_face(
-    image: NDArray[np.uint8],
+    image: Image,
     points: ArrayLike,
     size: tuple[int, int] = (112, 112),
     where: str = "the image",
     cut: tuple[int, int] = (0, 0),
-) -> NDArray[np.uint8]:
+) -> Image:
     """Cut out a face so that its five points lie on the template, as InsightFace's norm_crop.
 
     Bilinear; what lies outside the image is black.
@@ -151,11 +150,9 @@ def align_face(
     landmarks = np.asarray(points, np.float64)
     height, width = image.shape[:2]
     inside = ((landmarks >= 0) & (landmarks <= (width - 1, height - 1))).all(axis=1).any()
-    scale = np.nan
-    if inside and (np.abs(landmarks) < _MAX_COORDINATE).all():  # NaN is not smaller either
-        transform = similarity_transform(landmarks, template)
-        scale = np.hypot(*transform[:, 0]) * 112 / size[0]
-    if not _MIN_SCALE <= scale <= _MAX_SCALE or max(height, width) > _MAX_SIDE:
+    transform = similarity_transform(landmarks, template)
+    scale = np.hypot(*transform[:, 0]) * 112 / size[0]
+    if not (inside and _MIN_SCALE <= scale <= _MAX_SCALE and max(height, width) <= _MAX_SIDE):
         raise NotAcquiredError(
             f"{where}: no face can be cut out of {height:,}×{width:,} pixels (height×width): its "
             "five points are no usable numbers, coincide, lie too far apart or all outside the "
@@ -177,12 +174,12 @@ class Aligner(ABC):
 
     def crop(
         self,
-        image: NDArray[np.uint8],
+        image: Image,
         image_id: str,
         where: str,
         size: tuple[int, int],
         cut: tuple[int, int] = (0, 0),
-    ) -> tuple[NDArray[np.uint8], str]:
+    ) -> tuple[Image, str]:
         """Return the aligned face, uint8 RGB ``(*size, 3)``, and a sentence if there are several.
 
         Args:
@@ -195,15 +192,40 @@ class Aligner(ABC):
         Raises:
             NotAcquiredError: there is no face, or its points are unusable.
         """
-        points, note = self.find(image, image_id, where)
+        points, note = self.choose(image, where, self.number, image_id)
         return align_face(image, points, size, where, cut), note
 
-    @abstractmethod
-    def find(self, image: NDArray[np.uint8], image_id: str, where: str) -> tuple[Points, str]:
-        """Return the five points, ``(5, 2)``, see `align_face`, and a sentence on other faces.
+    def choose(
+        self, image: Image, where: str, number: int | None, image_id: str = ""
+    ) -> tuple[Points, str]:
+        """Return the five points of a face, ``(5, 2)``, and a sentence if there are several.
+
+        Arguments are those of `crop` and the attribute.
 
         Raises:
-            NotAcquiredError: there is no face, or nobody knows which is meant.
+            NotAcquiredError: there is no such face, or nobody knows which is meant.
+        """
+        points, boxes = self.faces(image, where, image_id)
+        areas, count = np.prod(boxes[:, 2:] - boxes[:, :2], axis=1), len(points)
+        if number is None and (areas[1:2] >= _SIMILAR * areas[0]).any():
+            raise NotAcquiredError(
+                f"{where}: {count} faces, of which more than one is large, and nothing says which "
+                "is meant; cut out the right one (facerec enroll --face N takes the Nth largest)"
+            )
+        number = number or 1
+        if not 1 <= number <= count:
+            raise NotAcquiredError(f"{where}: there is no face {number} among the {count} found")
+        several = f"{where}: {count} faces, face {number} from the largest on is taken"
+        return points[number - 1], several if count > 1 else ""
+
+    @abstractmethod
+    def faces(self, image: Image, where: str, image_id: str = "") -> Faces:
+        """Return points ``(n, 5, 2)`` and boxes ``(n, 4)`` of all faces, the largest face first.
+
+        A box is left, top, right and bottom.
+
+        Raises:
+            NotAcquiredError: there is none.
         """
 
     @abstractmethod
@@ -211,8 +233,32 @@ class Aligner(ABC):
         """Return what a report must say about the alignment, as JSON types."""
 
 
-class PointsTable(Aligner):
-    """Points that a detector wrote before: ``image_id,x1,y1,x2,y2,…,x5,y5``, one line an image.
+class KnownPoints(Aligner):
+    """Points that are known before; an image without any is a failure to acquire.
+
+    Args:
+        points: id of an image → its five points, ``(5, 2)``.
+        **about: ``method`` and what else a report must say of them.
+    """
+
+    def __init__(self, points: Mapping[str, Points], **about: str) -> None:
+        self._points, self._about = points, about
+
+    def faces(self, image: Image, where: str, image_id: str = "") -> Faces:
+        """Return the points of an image, and the box that they fill."""
+        if (name := same_name(image_id)) not in self._points:
+            source = self._about.get("path", "the bench")
+            raise NotAcquiredError(f"{where}: {source} has no line with points for {name!r}")
+        points = self._points[name]
+        return points[None], np.concatenate([points.min(axis=0), points.max(axis=0)])[None]
+
+    def describe(self) -> dict[str, Any]:
+        """Return the method, and file and hash of a table."""
+        return dict(self._about)
+
+
+def read_points(path: Path) -> KnownPoints:
+    """Return points that a detector wrote before: ``image_id,x1,y1,x2,y2,…,x5,y5`` in each line.
 
     Further columns are ignored. An image without a line, or without any number on it, is a failure
     to acquire.
@@ -224,39 +270,27 @@ class PointsTable(Aligner):
         DatasetError: no such table, a wrong line (named), an image with two lines, or left and
             right exchanged in most lines.
     """
-
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        self._points: dict[str, NDArray[np.float64]] = {}
-        table = TextTable(self.path)
-        for line, (image_id, *numbers) in table.rows(_COLUMNS):
-            if all(map(is_missing, numbers)):
-                continue
-            try:
-                if image_id in self._points:
-                    raise ValueError("the image has a line already")
-                self._points[image_id] = np.array(numbers, np.float64).reshape(5, 2)
-            except ValueError as problem:
-                raise DatasetError(
-                    f"{table.where(line)}: expected an image id, each once, and ten numbers "
-                    f"({str(problem)[:100]}); correct or remove the line"
-                ) from problem
-        exchanged = sum(bool(points[0, 0] > points[1, 0]) for points in self._points.values())
-        if not self._points or 2 * exchanged > len(self._points):
+    found: dict[str, NDArray[np.float64]] = {}
+    table = TextTable(path)
+    for line, (image_id, *numbers) in table.rows(_COLUMNS):
+        if all(map(is_missing, numbers)):
+            continue
+        try:
+            if image_id in found:
+                raise ValueError("the image has a line already")
+            found[image_id] = np.array(numbers, np.float64).reshape(5, 2)
+        except ValueError as problem:
             raise DatasetError(
-                f"{self.path}: of {len(self._points)} lines with points {exchanged} have left and "
-                "right exchanged; points 1 and 4 are the eye and the mouth on the viewer's left"
-            )
-
-    def find(self, image: NDArray[np.uint8], image_id: str, where: str) -> tuple[Points, str]:
-        """Return the points of the line for ``image_id``."""
-        if (name := same_name(image_id)) not in self._points:
-            raise NotAcquiredError(f"{where}: {self.path} has no line with points for {name!r}")
-        return self._points[name], ""
-
-    def describe(self) -> dict[str, Any]:
-        """Return file and hash."""
-        return {"method": "points", "path": str(self.path), "sha256": sha256(self.path)}
+                f"{table.where(line)}: expected an image id, each once, and ten numbers "
+                f"({str(problem)[:100]}); correct or remove the line"
+            ) from problem
+    exchanged = sum(bool(points[0, 0] > points[1, 0]) for points in found.values())
+    if not found or 2 * exchanged > len(found):
+        raise DatasetError(
+            f"{path}: of {len(found)} lines with points {exchanged} have left and right exchanged; "
+            "points 1 and 4 are the eye and the mouth on the viewer's left"
+        )
+    return KnownPoints(found, method="points", path=str(path), sha256=sha256(path))
 
 
 class Detector(Aligner):
@@ -275,39 +309,11 @@ class Detector(Aligner):
         self.threshold, self._about = threshold, about
         self._lock = threading.Lock()  # neither library promises that a detector can be shared
 
-    def find(self, image: NDArray[np.uint8], image_id: str, where: str) -> tuple[Points, str]:
-        """Return the points of the face that is meant."""
-        return self.choose(image, where, self.number)
+    def faces(self, image: Image, where: str, image_id: str = "") -> Faces:
+        """Return points and boxes of all faces, the largest face first, see `Aligner.faces`.
 
-    def choose(
-        self, image: NDArray[np.uint8], where: str, number: int | None
-    ) -> tuple[Points, str]:
-        """Return the points of a face, and a sentence if there are several; see `Aligner.number`.
-
-        Raises:
-            NotAcquiredError: there is no such face, or nobody knows which is meant.
-        """
-        points, boxes = self.faces(image, where)
-        areas, count = np.prod(boxes[:, 2:] - boxes[:, :2], axis=1), len(points)
-        if number is None and (areas[1:2] >= _SIMILAR * areas[0]).any():
-            raise NotAcquiredError(
-                f"{where}: {count} faces, of which more than one is large, and nothing says which "
-                "is meant; cut out the right one (facerec enroll --face N takes the Nth largest)"
-            )
-        number = number or 1
-        if not 1 <= number <= count:
-            raise NotAcquiredError(f"{where}: there is no face {number} among the {count} found")
-        several = f"{where}: {count} faces, face {number} from the largest on is taken"
-        return points[number - 1], several if count > 1 else ""
-
-    def faces(self, image: NDArray[np.uint8], where: str) -> tuple[Points, Points]:
-        """Return points ``(n, 5, 2)`` and boxes ``(n, 4)`` of all faces, the largest face first.
-
-        A box is left, top, right and bottom. A photo without a sure face is turned by 90°, 180° and
-        270° too, and that turn counts which shows the surest face.
-
-        Raises:
-            NotAcquiredError: there is none.
+        A photo without a sure face is turned by 90°, 180° and 270° too, and that turn counts which
+        shows the surest face.
         """
         views = [self._turned(image, 0)]
         if np.max(views[0][2], initial=-np.inf) < self.sure:
@@ -325,7 +331,7 @@ class Detector(Aligner):
         order = np.lexsort([off_centre, -scores, -np.prod(opposite - corner, axis=1)])
         return points.reshape(-1, 5, 2)[order], boxes[order]
 
-    def _turned(self, image: NDArray[np.uint8], turns: int) -> tuple[Points, Points, Points]:
+    def _turned(self, image: Image, turns: int) -> tuple[Points, Points, Points]:
         """Return what is found in an image turned to the left so often, in pixels of the image."""
         with self._lock:
             shown = np.rot90(image[:, :, ::-1], turns)
@@ -342,7 +348,7 @@ class Detector(Aligner):
         return {"method": self.name.lower(), **self._about, "score_threshold": self.threshold}
 
     @abstractmethod
-    def _detect(self, image: NDArray[np.uint8]) -> tuple[Points, Points, Points]:
+    def _detect(self, image: Image) -> tuple[Points, Points, Points]:
         """Return all faces in a BGR image, in its pixels.
 
         Left, top, right and bottom ``(n, 4)``; the points ``(n, 5, 2)``, see `align_face`; and the
@@ -383,7 +389,7 @@ class InsightFaceDetector(Detector):
                 "download it to ~/.insightface/models, or align with another detector"
             ) from error
 
-    def _detect(self, image: NDArray[np.uint8]) -> tuple[Points, Points, Points]:
+    def _detect(self, image: Image) -> tuple[Points, Points, Points]:
         faces = [face for face in self._app.get(image) if face.kps is not None]
         boxes = np.array([face.bbox for face in faces]).reshape(-1, 4)
         points = np.array([face.kps for face in faces])
@@ -419,7 +425,7 @@ class YuNet(Detector):
         about = {"path": str(path), "sha256": sha256(Path(path)), "version": version}
         super().__init__(threshold, **about, nms_threshold=_YUNET_OVERLAP)
 
-    def _detect(self, image: NDArray[np.uint8]) -> tuple[Points, Points, Points]:
+    def _detect(self, image: Image) -> tuple[Points, Points, Points]:
         height, width = image.shape[:2]
         shrink = min(1.0, _SIDE / max(height, width))
         size = max(1, round(width * shrink)), max(1, round(height * shrink))
@@ -464,7 +470,7 @@ def parse_align(text: str | None, threshold: float | None = None) -> Aligner | N
     if text is None:
         return None
     if suffix == ".csv":
-        return PointsTable(text)
+        return read_points(Path(text))
     if not detects:
         raise DatasetError(
             f"{text!r} names no way of aligning faces; give a .csv file of points, the word "
@@ -504,9 +510,7 @@ MISPLACED = 8.0
 the template: 95 % of aligned crops of LFW lie within 5.9, boxes of detectors at 18 to 22."""
 
 
-def displacement(
-    detector: Detector, crop: NDArray[np.uint8], cut: tuple[int, int] = (0, 0)
-) -> float | None:
+def displacement(detector: Detector, crop: Image, cut: tuple[int, int] = (0, 0)) -> float | None:
     """Return how far the largest face in a crop lies from the template; None without a face.
 
     Args:

@@ -145,10 +145,6 @@ class FaceScore(Checked):
         """Tell which embeddings ``(N, D)`` lie where no face does, whatever the limit is."""
         return np.asarray(self(vectors) < FAR)
 
-    def below(self, score: float) -> str:
-        """Say that a score is below the limit."""
-        return f"face score {score:.1f}, below the limit of {self.limit:.1f}"
-
     @property
     def words(self) -> str:
         """Say how much the score refuses at least, by kind, and what it does not see."""

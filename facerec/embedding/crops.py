@@ -18,7 +18,7 @@ from facerec.base.files import atomic_path, check_no_links
 from facerec.base.libraries import cv2
 from facerec.base.limits import Count, Flags
 from facerec.base.progress import Progress
-from facerec.embedding.align import Detector, NotAcquiredError, align_face, parse_align
+from facerec.embedding.align import NotAcquiredError, align_face, parse_align
 from facerec.embedding.extraction import extract
 from facerec.records.decode import decode_image
 from facerec.records.images import OnError, SubjectFolders
@@ -147,10 +147,7 @@ class _Cutter:
         line: Line = {"image_id": name, "result": "", "faces": 0, "crops": 0, "refused": 0}
         try:
             image = decode_image(self.photos.encoded(i), where, None, upright=True)
-            if isinstance(self.aligner, Detector):
-                points = self.aligner.faces(image, where)[0]
-            else:
-                points = self.aligner.find(image, name, where)[0][None]
+            points, _ = self.aligner.faces(image, where, name)
             chosen = points if self.every else points[:1]
             crops = [align_face(image, each, where=where) for each in chosen]
             sound = self._sound(image, chosen, where)

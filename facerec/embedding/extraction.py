@@ -211,7 +211,7 @@ def embed_images(
         note=describe_embedding(model, flip=flip, align=align, batch_size=batch_size),
         several=several,
         digests=digests,
-        faces=[source.faces[row] for row in rows] if isinstance(source, EveryFace) else (),
+        faces=[source.shown[row] for row in rows] if isinstance(source, EveryFace) else (),
     )
 
 
@@ -232,7 +232,7 @@ def read_face(
         return image, "", image_digest(data)
     image = decode_image(data, where, size=None, upright=True)
     crop, note = align.crop(image, str(source.ids[index]), where, model.image_size, model.cut)
-    number = source.faces[index].face if isinstance(source, EveryFace) else align.number
+    number = source.shown[index].face if isinstance(source, EveryFace) else align.number
     return crop, note, image_digest(data, number or 1)
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from facerec.base.errors import FacerecError, ImageError, RecordError
 from facerec.base.progress import Progress
-from facerec.embedding.align import Aligner, Detector, Points
+from facerec.embedding.align import Aligner, Detector, Faces, Image
 from facerec.records.decode import batches_ahead, decode_image
 from facerec.records.images import ImageSource, text_array
 
@@ -37,7 +36,7 @@ class EveryFace(ImageSource, Aligner):
         progress: called with the photos done.
 
     Attributes:
-        faces: which one each image is; without number for a photo without a face.
+        shown: which face each image is; without number for a photo without a face.
     """
 
     upright = True
@@ -47,31 +46,32 @@ class EveryFace(ImageSource, Aligner):
     ) -> None:
         self._photos, self._detector, self.notes = photos, detector, photos.notes
         self._photo: list[int] = []
-        self._points: dict[str, Points | FacerecError] = {}
-        self.faces: list[PhotoFace] = []
+        self._found: dict[str, Faces | FacerecError] = {}
+        self.shown: list[PhotoFace] = []
         ids: list[str] = []
 
-        def find(index: int) -> list[tuple[Points | FacerecError, PhotoFace]]:
+        def find(index: int) -> list[tuple[Faces | FacerecError, PhotoFace]]:
             name, where = str(photos.ids[index]), photos.where(index)
             try:
                 image = decode_image(photos.encoded(index), where, size=None, upright=True)
-                every = zip(*detector.faces(image, where), strict=True)
-                return [
-                    (points, PhotoFace(name, number, tuple(box.tolist())))
-                    for number, (points, box) in enumerate(every, 1)
-                ]
+                points, boxes = detector.faces(image, where)
             except (ImageError, RecordError) as error:
                 return [(error, PhotoFace(name))]
+            every = zip(points[:, None], boxes[:, None], boxes.tolist(), strict=True)
+            return [
+                ((five, box), PhotoFace(name, number, tuple(corners)))
+                for number, (five, box, corners) in enumerate(every, 1)
+            ]
 
         for start, batch in batches_ahead(find, np.arange(len(photos)), batch_size):
             for index, future in enumerate(batch, start):
                 found = future.result()
-                for points, face in found:
-                    several = f" face {face.face}" if len(found) > 1 else ""
-                    ids.append(face.image_id + several)
-                    self._points[ids[-1]] = points
+                for face, shown in found:
+                    several = f" face {shown.face}" if len(found) > 1 else ""
+                    ids.append(shown.image_id + several)
+                    self._found[ids[-1]] = face
                     self._photo.append(index)
-                    self.faces.append(face)
+                    self.shown.append(shown)
             progress("finding faces", start + len(batch), len(photos))
         self.ids = text_array(ids, "the photos")
 
@@ -83,11 +83,11 @@ class EveryFace(ImageSource, Aligner):
         """Name the photo of face ``i``."""
         return self._photos.where(self._photo[i])
 
-    def find(self, image: NDArray[np.uint8], image_id: str, where: str) -> tuple[Points, str]:
-        """Return the points of a face."""
-        if isinstance(points := self._points[image_id], FacerecError):
-            raise points
-        return points, ""
+    def faces(self, image: Image, where: str, image_id: str = "") -> Faces:
+        """Return the points and the box of a face."""
+        if isinstance(face := self._found[image_id], FacerecError):
+            raise face
+        return face
 
     def describe(self) -> dict[str, Any]:
         """Return what the detector says of itself."""

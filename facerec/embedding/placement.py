@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,23 +43,13 @@ MOST_ALIKE = 20_000
 """Images, evenly from a set, from which that mean is taken."""
 
 
-@dataclass(frozen=True)
-class Placement:
-    """A placement that was tried."""
-
-    shift: Shift
-    """By how much the crops were moved."""
-    norm: float
-    """Mean raw norm of the sample."""
-
-
 def try_placements(
     model: EmbeddingModel,
     faces: NDArray[np.uint8],
     steps: Sequence[int] = STEPS,
     progress: Progress | None = None,
-) -> list[Placement]:
-    """Return the placements that were tried, the one with the largest mean norm first.
+) -> dict[Shift, float]:
+    """Return the mean raw norm at each placement that was tried, the largest first.
 
     All steps are tried to the right, then downwards from the best of these.
 
@@ -84,28 +73,28 @@ def try_placements(
     across = max((across, *(unit * step for step in steps)), key=lambda x: norm((x, down)))
     for step in steps:
         norm((across, unit * step))
-    tried = [Placement(*each) for each in found.items()]
-    return sorted(tried, key=lambda each: (-each.norm, abs(each.shift[0]) + abs(each.shift[1])))
+    order = sorted(found, key=lambda at: (-found[at], abs(at[0]) + abs(at[1])))
+    return {at: found[at] for at in order}
 
 
-def better_placement(model: EmbeddingModel | None, faces: NDArray[np.uint8]) -> str:
+def better_placement(model: EmbeddingModel | None, faces: NDArray[np.uint8] | None) -> str:
     """Return a sentence if crops lie elsewhere than the network expects them; else an empty one.
 
     Args:
         model: what embeds; None where it is not at hand, and nothing is said.
         faces: some crops of the set, uint8 RGB ``(n, H, W, 3)``, as they come; perhaps none.
     """
-    if model is None or not len(faces):
+    if model is None or faces is None or not len(faces):
         return ""
-    best, *others = try_placements(model, faces, (-8, -4, 0, 4, 8))
-    now = next(each.norm for each in (best, *others) if each.shift == model.shift)
-    if not best.norm > GAIN * now:
+    tried = try_placements(model, faces, (-8, -4, 0, 4, 8))
+    (right, down), norm = next(iter(tried.items()))
+    if not norm > GAIN * tried[model.shift]:
         return ""
     return (
-        f"these faces do not lie in their crops as the network expects them: moved by "
-        f"{best.shift[0]} {best.shift[1]} pixels, norms are {100 * (best.norm / now - 1):.0f} % "
-        f"larger ({len(faces)} images); facerec verify --try-preprocessing compares placements, "
-        f"and --shift {best.shift[0]} {best.shift[1]} moves the crops"
+        f"these faces do not lie in their crops as the network expects them: moved by {right} "
+        f"{down} pixels, norms are {100 * (norm / tried[model.shift] - 1):.0f} % larger "
+        f"({len(faces)} images); facerec verify --try-preprocessing compares placements, and "
+        f"--shift {right} {down} moves the crops"
     )
 
 

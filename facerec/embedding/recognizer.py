@@ -34,10 +34,7 @@ from facerec.embedding.align import (
 )
 from facerec.embedding.calibration import Threshold
 from facerec.embedding.evidence import Evidence
-from facerec.embedding.extraction import (
-    Image,
-    extract,
-)
+from facerec.embedding.extraction import Image, extract
 from facerec.embedding.loading import load_model
 from facerec.embedding.model import EmbeddingModel
 from facerec.embedding.space import Space
@@ -274,15 +271,14 @@ class FaceRecognizer:
         if fpr is None and target not in rates:
             target = min(rates, default=target)
         matching = [t for t, rate in zip(known, rates, strict=True) if rate == target]
-        if len(matching) == 1:
-            return matching[0]
-        listed = ", ".join(dict.fromkeys(t.fpr for t in known))
-        of = "" if bench is None else f" on {bench}"
-        problem = f"no threshold for it{of} is known (there are {listed or 'none'}); give one"
-        if matching:
-            problem = f"it has one on {', '.join(t.bench for t in matching)}; name one bench"
-        asked = matching[0].fpr if matching else fpr or DEFAULT_FPR
-        raise ModelError(f"{self.model.name}, FPR {asked}: {problem}")
+        if len(matching) != 1:
+            raise ModelError(
+                f"{self.model.name}: FPR {fpr or DEFAULT_FPR} on {bench or 'any bench'} names "
+                f"{len(matching)} of the thresholds that it knows, "
+                f"{', '.join(map(str, self.thresholds)) or 'which are none'}; name one by FPR and "
+                "bench"
+            )
+        return matching[0]
 
     def verify(
         self,
@@ -309,46 +305,43 @@ class FaceRecognizer:
 
         Raises:
             ModelError: no threshold for the FPR is known; embeddings of another size.
-            ImageError: an image of another shape or type, or more than one.
+            ImageError: an image of another shape or type.
             MetricError: an embedding is zero or not finite, or the threshold is NaN.
         """
         limit = None if threshold is None else float(threshold)
-        source, rate = "given", None
-        if threshold is None and (self.thresholds or fpr is not None or bench is not None):
+        source, rate, sides = "given", None, ("photo a", "photo b")
+        if limit is None and (self.thresholds or fpr is not None or bench is not None):
             known = self.threshold(fpr, bench)
             limit, source, rate = known.threshold, str(known), known.fpr
-        elif threshold is None:
+        elif limit is None:
             source = (
                 "this model knows no threshold; facerec calibrate --bench …, or --people FOLDER, "
                 "--model MODEL finds one"
             )
-        sides, notes, unknown = [], [], []
-        for name, side, number in zip("ab", (a, b), faces, strict=True):
+        vectors, notes, unknown = [], [], []
+        for where, side, number in zip(sides, (a, b), faces, strict=True):
             if not _are_vectors(side):
-                image, _ = read_photo(cast(Photo, side), f"photo {name}")
-                side, note = self.face(image, f"photo {name}", number)
+                image, _ = read_photo(cast(Photo, side), where)
+                side, note = self.face(image, where, number)
                 notes += [note, self._unlooked(image)]
-                unknown.append(self.misplaced(image, f"photo {name}"))
-            sides.append(side)
-        vectors = [self._vectors(side) for side in sides]
-        cosine = self.similarity(*vectors)
-        if cosine.ndim:
-            raise ImageError("verify compares one face with one other; use similarity for more")
-        similarity = float(cosine)
+                unknown.append(self.misplaced(image, where))
+            vectors.append(self._vectors(side))
+        similarity = float(self.similarity(*vectors))
         if math.isnan(similarity + (limit or 0)):
             raise MetricError("the threshold is NaN, or an embedding is zero or not finite")
         scores = [self.face_score(vector) for vector in vectors]
-        unknown += map(self.unlike, scores, ("photo a", "photo b"))
-        unknown = [*filter(None, unknown)]
-        decided = limit is not None and not unknown
-        worth = None if unknown else self.calibration
+        unknown = [*filter(None, (*unknown, *map(self.unlike, scores, sides)))]
+        same, evidence = None, None
+        if not unknown:
+            same = None if limit is None else similarity >= limit
+            evidence = None if self.calibration is None else self.calibration.evidence(similarity)
         return Verification(
             similarity,
             limit,
-            same=similarity >= limit if decided and limit is not None else None,
-            source=source,
+            same,
+            source,
             fpr=rate,
-            evidence=None if worth is None else worth.evidence(similarity),
+            evidence=evidence,
             notes=tuple(dict.fromkeys(filter(None, (*notes, self.unseen, *self.model.notes)))),
             face_scores=(scores[0], scores[1]),
             unknown=tuple(unknown),
@@ -370,20 +363,17 @@ class FaceRecognizer:
         if score is None or known is None or self.unchecked or not score < known.limit:
             return ""
         return (
-            f"{where} does not look like the faces that this model was calibrated on: "
-            f"{known.below(score)}"
+            f"{where} does not look like the faces that this model was calibrated on: face score "
+            f"{score:.1f}, below the limit of {known.limit:.1f}"
         )
 
     def _unlooked(self, image: Image) -> str:
         """Return a sentence on what is not looked at in a photo; else an empty one."""
         if self.unchecked:
             return "taken for faces unlooked at, as was asked for"
-        crop = image.shape[:2] == self.model.image_size
-        return (
-            "no detector is at hand to look where the faces lie in their crops"
-            if crop and self.detector is None
-            else ""
-        )
+        if image.shape[:2] != self.model.image_size or self.detector is not None:
+            return ""
+        return "no detector is at hand to look where the faces lie in their crops"
 
     def misplaced(self, image: Image, where: str) -> str:
         """Return a sentence on a crop whose face lies elsewhere than the network expects it.
@@ -395,8 +385,7 @@ class FaceRecognizer:
             image: uint8 RGB.
             where: names it.
         """
-        given = image.shape[:2] == self.model.image_size and not self.unchecked
-        if not given or self.detector is None:
+        if image.shape[:2] != self.model.image_size or self.unchecked or self.detector is None:
             return ""
         right, down = self.model.shift
         far = displacement(self.detector, image, (-right, -down))
@@ -410,11 +399,6 @@ class FaceRecognizer:
     def _vectors(self, faces: Faces) -> NDArray[np.floating[Any]]:
         """Return raw embeddings, ``(N, D)`` or ``(D,)``."""
         vectors = np.asarray(faces if _are_vectors(faces) else self.embed(cast(Images, faces)))
-        if vectors.ndim in (3, 4):
-            raise ImageError(
-                f"{vectors.dtype} {vectors.shape} is an image of floats; give it as uint8 RGB, as "
-                "(255 * image).round().astype('uint8') if its values are from 0 to 1"
-            )
         if vectors.ndim not in (1, 2) or vectors.shape[-1] != self.embedding_size:
             raise ModelError(
                 f"{self.model.name}: embeddings have {self.embedding_size} numbers each, found "

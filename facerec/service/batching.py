@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+import anyio
 import numpy as np
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry, Gauge, Histogram
@@ -96,16 +97,10 @@ class MicroBatcher:
 
     async def _gather(self) -> list[_Job]:
         jobs = [await self._jobs.get()]
-        deadline = jobs[0].arrived + self._bounds.max_wait_ms / 1000
-        while sum(len(job.faces) for job in jobs) < min(self._bounds.max_batch, self._taken):
-            if self._jobs.empty():
-                left = deadline - asyncio.get_running_loop().time()
-                try:
-                    jobs.append(await asyncio.wait_for(self._jobs.get(), left))
-                except asyncio.TimeoutError:
-                    break
-            else:
-                jobs.append(self._jobs.get_nowait())
+        waited = asyncio.get_running_loop().time() - jobs[0].arrived
+        with anyio.move_on_after(self._bounds.max_wait_ms / 1000 - waited):
+            while sum(len(job.faces) for job in jobs) < min(self._bounds.max_batch, self._taken):
+                jobs.append(await self._jobs.get())
         return jobs
 
     async def _compute(self, jobs: list[_Job]) -> None:

@@ -109,15 +109,14 @@ class Access:
         """Refuse what a page of another site had its visitor's browser send."""
         host = request.headers.get("host", "").lower()
         reached = (request.scope.get("server") or [""])[0]
-        if _name(host) not in {*LOOPBACK, *map(_name, self.allow_host), reached}:
-            raise Refusal(
-                403, "the request is for a host of another name; start with --allow-host NAME"
-            )
+        known = _name(host) in {*LOOPBACK, *map(_name, self.allow_host), reached}
         origins = set(request.headers.getlist("origin")) - {f"http://{host}", f"https://{host}"}
         sites = set(request.headers.getlist("sec-fetch-site")) - {"same-origin", "none"}
-        if not origins.issubset(self.allow_origin) or (sites and not origins):
+        if not known or not origins.issubset(self.allow_origin) or (sites and not origins):
             raise Refusal(
-                403, "the request is from a page of another site; start with --allow-origin ORIGIN"
+                403,
+                "the request is for a host of another name (start with --allow-host NAME) or from "
+                "a page of another site (--allow-origin ORIGIN)",
             )
 
     def check_token(self, request: Request) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import json
 import re
 import sys
 from collections import Counter
@@ -13,7 +12,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+import anyio
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 from starlette.datastructures import Headers
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
@@ -31,6 +32,8 @@ Fields = list[tuple[str, bytes]]
 Places = list[dict[str, Any]]
 """Of each face: number of its image, its own number from the largest on, and box in pixels."""
 
+_TEXTS = TypeAdapter(dict[str, str | list[str]])
+
 LARGE = 8
 """Bodies of the largest size that one address may have on their way."""
 
@@ -41,6 +44,7 @@ NAME_CHARACTERS = 200
 @dataclass(eq=False)
 class _Body:
     address: str
+    reading: anyio.CancelScope
     size: int = 0
     whole: bool = False
 
@@ -61,8 +65,8 @@ class Bodies:
         self._most = 2 * LARGE * bounds.max_body_bytes
         # However short, a body weighs so much that the bound of bytes is one of their number too.
         self._least = self._most // (2 * bounds.max_queue)
-        self._readers: dict[_Body, asyncio.Task[Fields]] = {}
-        metrics.pending.set_function(lambda: sum(not body.whole for body in self._readers))
+        self._held: list[_Body] = []  # in the order in which they were heard of
+        metrics.pending.set_function(lambda: sum(not body.whole for body in self._held))
 
     @contextlib.asynccontextmanager
     async def whole(self, request: Request, most: int) -> AsyncIterator[Fields]:
@@ -75,39 +79,39 @@ class Bodies:
         Raises:
             Refusal: it is no form, too large, late or in the way, or the client leaves.
         """
-        body = _Body(request.client.host if request.client else "")
+        seconds = self._bounds.timeout_s
+        address = request.client.host if request.client else ""
+        body = _Body(address, anyio.move_on_after(seconds))
         kind = request.headers.get("content-type", "")
-        form = parse_body(self._chunks(body, request), kind, most)
-        reader = self._readers[body] = asyncio.create_task(form)
+        self._held.append(body)
         self.make_room(self._most)
         try:
-            await asyncio.wait({reader}, timeout=self._bounds.timeout_s)
-            if not reader.done():
-                raise Refusal(
-                    408, f"the body did not arrive within {self._bounds.timeout_s:g} seconds"
-                )
-            if reader.cancelled():
+            with body.reading:
+                fields = await parse_body(self._chunks(body, request), kind, most)
+            if body not in self._held:
                 raise Refusal(503, "the service is busy with other bodies; try again in a second")
-            yield reader.result()
+            if body.reading.cancelled_caught:
+                raise Refusal(408, f"the body did not arrive within {seconds:g} seconds")
+            yield fields
         finally:
-            reader.cancel()
-            self._readers.pop(body, None)
+            with contextlib.suppress(ValueError):
+                self._held.remove(body)
 
     async def _chunks(self, body: _Body, request: Request) -> AsyncGenerator[bytes, None]:
         limit = self._bounds.max_body_bytes
         too_large = Refusal(
             413, f"a request may have {limit:,} bytes; send fewer or smaller images"
         )
-        claimed = request.headers.get("content-length", "")
-        if claimed.isdecimal() and int(claimed[:20]) > limit:
+        if int(request.headers.get("content-length", 0)) > limit:
             raise too_large
         try:
             async for chunk in request.stream():
                 body.size += len(chunk)
-                if body in self._readers:  # which are in the order in which they were heard of
-                    self._readers[body] = self._readers.pop(body)
                 if body.size > limit:
                     raise too_large
+                if body in self._held:
+                    self._held.remove(body)
+                    self._held.append(body)
                 self.make_room(self._most)
                 yield chunk
         except ClientDisconnect as error:
@@ -121,16 +125,15 @@ class Bodies:
         """
         while True:
             pending: Counter[str] = Counter()
-            total = 0
-            for body in self._readers:
-                weight = max(body.size, self._least)
-                total += weight
-                pending[body.address] += 0 if body.whole else weight
+            for body in self._held:
+                pending[body.address] += 0 if body.whole else max(body.size, self._least)
+            total = sum(max(body.size, self._least) for body in self._held)
             address, heaviest = max(pending.items(), key=lambda item: item[1], default=("", 0))
             if not heaviest or (heaviest <= most // 2 and total <= most):
                 return
-            own = (body for body in self._readers if body.address == address and not body.whole)
-            self._readers.pop(next(own)).cancel()
+            own = (body for body in self._held if body.address == address and not body.whole)
+            self._held.remove(silent := next(own))
+            silent.reading.cancel()
 
 
 class Form(NamedTuple):
@@ -170,9 +173,10 @@ def read_form(fields: Fields, names: Sequence[str], bounds: Bounds) -> Form:
     sizes = [image_size(image, f"image {i}") for i, image in enumerate(images)]
     for i, pixels in enumerate(np.cumsum([height * width for height, width in sizes])):
         if pixels > bounds.max_pixels:
+            height, width = sizes[i]
             raise Refusal(
                 413,
-                f"image {i}: it has {sizes[i][0]:,}×{sizes[i][1]:,} pixels, more than the limit of "
+                f"image {i}: it has {height:,}×{width:,} pixels, more than the limit of "
                 f"{bounds.max_pixels:,} for the images of a request; scale them down, or send "
                 "several requests",
             )
@@ -277,20 +281,18 @@ def _parse_json(body: bytes, most: int) -> Fields:
     if sum(map(body.count, (b"[", b"{", b","))) > 3 * (most + NAME_CHARACTERS):
         raise Refusal(413, f"a request may hold {most} texts; send several requests")
     try:
-        pairs = json.loads(body.decode(), object_pairs_hook=tuple)  # a name may be there twice
-        if not isinstance(pairs, tuple):
-            raise TypeError
-        return [
-            (name, _decode(text, i) if name == "images" else text.encode("utf-8", "surrogatepass"))
-            for name, value in pairs
-            for i, text in enumerate([value] if isinstance(value, str) else value)
-        ]
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        found = _TEXTS.validate_json(body)
+    except ValidationError as error:
         raise Refusal(
             400,
             "the body is no JSON object of texts in UTF-8; send images as a list of them in "
             "base64, and a name as one",
         ) from error
+    return [
+        (name, _decode(text, i) if name == "images" else text.encode())
+        for name, value in found.items()
+        for i, text in enumerate([value] if isinstance(value, str) else value)
+    ]
 
 
 def _decode(text: str, number: int) -> bytes:

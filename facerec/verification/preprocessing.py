@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,15 +29,13 @@ from facerec.base.progress import Progress, section
 from facerec.embedding.align import Aligner
 from facerec.embedding.extraction import draw_faces, embed_images
 from facerec.embedding.model import EmbeddingModel
-from facerec.embedding.placement import Placement, Shift, try_placements
-from facerec.report import words
+from facerec.embedding.placement import Shift, try_placements
 from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
-from facerec.report.table import Table
-from facerec.report.tidy import figure_row, records, tidy
+from facerec.report.table import Cell, Table
+from facerec.report.tidy import cell, figure_row, records, tidy
 from facerec.statistics.clustered import paired_difference
 from facerec.statistics.influences import ScoredComparisons
-from facerec.statistics.intervals import Interval
 from facerec.verification.bench import Bench, dependence
 from facerec.verification.evaluation import held_out, score_pairs
 
@@ -91,8 +89,8 @@ class Trials:
     best first; the intervals of the latter are simultaneous for all candidates."""
     verdict: str
     """Which is best, whether others can be told from it, and what of the one assumed."""
-    placements: tuple[Placement, ...]
-    """What was tried without labels, the one with the largest norm first."""
+    placements: Mapping[Shift, float]
+    """Mean raw norm at each placement that was tried without labels, the largest first."""
     bench: str
     pairs: int
     basis: str
@@ -100,24 +98,15 @@ class Trials:
 
     def table(self, caption: str) -> Table:
         """Return one line for each way, the best first."""
-        lines = []
-        for way, rows in self.figures.groupby("way", sort=False):
-            found = rows.set_index("figure").to_dict("index")
-            accuracy, separation, behind = found.values()
-            limits = Interval(behind["low"], behind["high"]) if behind["value"] else None
-            lines.append(
-                (
-                    re.sub(r"--\w+ ", "", str(way)),
-                    words.percent(accuracy["value"]),
-                    words.number(separation["value"], ".3f"),
-                    f"{words.number(behind['value'])} {words.limits(limits)}",
-                )
-            )
+        ways = self.figures.groupby("way", sort=False)
+        lines = [
+            [Cell(re.sub(r"--\w+ ", "", str(way))), *map(cell, records(rows))] for way, rows in ways
+        ]
         return Table(caption, ("channels mean std shift", "accuracy", "d′", "behind"), lines)
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON types."""
-        placements = [vars(each) for each in self.placements]
+        placements = [{"shift": at, "norm": norm} for at, norm in self.placements.items()]
         given = {**vars(self), "figures": records(self.figures), "placements": placements}
         return dict(plain(given))
 
@@ -164,7 +153,8 @@ def try_preprocessing(
     if not len(faces):
         raise MetricError(f"{bench.name}: no image has a face that can be read; check the images")
     placements = try_placements(model, faces, progress=progress)
-    placed = [Way(preprocessing, placements[0].shift) for preprocessing in likely(model)]
+    best = next(iter(placements))
+    placed = [Way(preprocessing, best) for preprocessing in likely(model)]
     candidates = [*dict.fromkeys([Way(model.preprocessing, model.shift), *placed])]
     pairs, scores = bench.pairs[chosen], []
     total, doing = len(candidates) * len(used), "trying ways of preprocessing"
@@ -204,7 +194,7 @@ def _rank(
     chosen: NDArray[np.int64],
     candidates: Sequence[Way],
     scores: NDArray[np.float32],
-    placements: Sequence[Placement],
+    placements: Mapping[Shift, float],
 ) -> Trials:
     """Compare the scores ``(candidates, pairs)`` of the candidates, the assumed one first."""
     there = ~np.isnan(scores).all(axis=0)
@@ -214,9 +204,6 @@ def _rank(
     # What one candidate alone drives to infinity tells nothing of a pair.
     known = np.nan_to_num(scores[:, there].astype(np.float64))
     sides, (subjects, *_) = zip(*map(pairs.comparisons, known), strict=True)
-    folds = pairs.folds
-    if folds is not None:
-        folds = np.unique(folds, return_inverse=True)[1].reshape(-1)
     separations, added = zip(*(scored.d_prime() for scored in sides), strict=True)
     whole = np.nan_to_num(separations).tolist()  # of equal scores there is none
     order = sorted(range(len(candidates)), key=lambda index: -whole[index])
@@ -224,18 +211,17 @@ def _rank(
     confidence = 1 - 0.05 / max(1, len(candidates) - 1)
     rows: list[dict[str, object]] = []
     ties: list[int] = []
-    worse: list[int] = []
     for index in order:
         lag, behind = whole[best] - whole[index], Estimate(0.0, unit="deviations")
         if index != best:
             gap = sides[0].figure((lag, added[best] - added[index]))
             interval = paired_difference([lag], gap.changes, confidence, gap.noise)
             behind = replace(behind, value=lag, interval=interval)
-            clear = interval is not None and interval.low > NEGLIGIBLE * whole[best]
-            (worse if clear else ties).append(index)
+            if interval is None or interval.low <= NEGLIGIBLE * whole[best]:
+                ties.append(index)
         way = f"{candidates[index]}{'' if index else ' (assumed)'}"
         rows += [
-            figure_row("accuracy", _accuracy(sides[index], folds), way=way),
+            figure_row("accuracy", _accuracy(sides[index], pairs.folds), way=way),
             figure_row("d′", Estimate(whole[index], unit="deviations"), way=way),
             figure_row("d′ behind the best", behind, way=way),
         ]
@@ -243,16 +229,16 @@ def _rank(
     if ties:
         listed = "; ".join(str(candidates[index]) for index in ties)
         said += f"; these pairs do not tell it from {listed} (by more than {NEGLIGIBLE:.0%} of d′)"
-    said += "; all others are worse" if worse else ""
-    mine = "is best" if best == 0 else "is worse" if 0 in worse else "may be as good"
+    said += "; all others are worse" if len(ties) < len(candidates) - 1 else ""
+    mine = "is best" if best == 0 else "may be as good" if 0 in ties else "is worse"
     verdict = f"{said}. What is assumed without flags ({candidates[0]}) {mine}."
     level = f"each at {100 * confidence:.2f} %, so that all hold together in 95 %"
     basis = f"{dependence(subjects)}; {level}"
-    return Trials(tidy(rows), verdict, tuple(placements), bench.name, len(pairs), basis)
+    return Trials(tidy(rows), verdict, placements, bench.name, len(pairs), basis)
 
 
 def _accuracy(scored: ScoredComparisons, folds: NDArray[np.int64] | None) -> Estimate:
-    if folds is None or not folds.any():
+    if folds is None or len(np.unique(folds)) < 2:
         return Estimate(None)
-    accuracy, _ = held_out(scored, folds)
+    accuracy, _ = held_out(scored, np.unique(folds, return_inverse=True)[1].reshape(-1))
     return Estimate(accuracy.mean, events=accuracy.correct, total=accuracy.pairs)

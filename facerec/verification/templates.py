@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
 from facerec.cosines.unit_rows import real_matrix, row_norms
-from facerec.embedding.align import Aligner
+from facerec.embedding.align import Aligner, KnownPoints
 from facerec.records.images import ImageSource
 from facerec.verification.bench import Pairs
 
@@ -71,24 +71,10 @@ class TemplateBench:
 
     def aligner(self) -> Aligner | None:
         """Return what crops faces by the points of the bench; None if it has none."""
-        return None if self.points is None else BenchPoints(self.images.ids, self.points)
-
-
-class BenchPoints(Aligner):
-    """Points that a bench gives for its images."""
-
-    def __init__(self, ids: NDArray[np.str_], points: NDArray[np.float32]) -> None:
-        self._points = dict(zip(ids.tolist(), points, strict=True))
-
-    def find(
-        self, image: NDArray[np.uint8], image_id: str, where: str
-    ) -> tuple[NDArray[np.floating[Any]], str]:
-        """Return the points of ``image_id``."""
-        return self._points[image_id], ""
-
-    def describe(self) -> dict[str, Any]:
-        """Name the method."""
-        return {"method": "points of the bench"}
+        if self.points is None:
+            return None
+        points = dict(zip(self.images.ids.tolist(), self.points, strict=True))
+        return KnownPoints(points, method="points of the bench")
 
 
 class TemplateVectors(NamedTuple):

@@ -18,12 +18,12 @@ from facerec.base.files import sha256
 from facerec.embedding.align import (
     InsightFaceDetector,
     NotAcquiredError,
-    PointsTable,
     YuNet,
     align_face,
     alignment_words,
     face_template,
     parse_align,
+    read_points,
     similarity_transform,
 )
 
@@ -170,7 +170,7 @@ def test_table_of_points(tmp_path: Path, ending: str, mark: str) -> None:
     first, second = moved(face_template(), 0.1, 1.2, (3, 4)), face_template() + 30
     lines = line("a/1.jpg", first), line('"comma, inside.jpg"', second)
     path = table(tmp_path / "points.csv", *lines, header=mark + HEADER, ending=ending)
-    aligner = PointsTable(path)
+    aligner = read_points(path)
     image = photo()
     crop = aligner.crop(image, "a/1.jpg", "where", (112, 112))[0]
     np.testing.assert_array_equal(crop, align_face(image, first))
@@ -196,7 +196,7 @@ def test_table_of_points(tmp_path: Path, ending: str, mark: str) -> None:
 def test_a_wrong_line_is_named(tmp_path: Path, lines: list[str], sentence: str) -> None:
     path = table(tmp_path / "points.csv", *lines)
     with pytest.raises(DatasetError, match=sentence) as error:
-        PointsTable(path)
+        read_points(path)
     assert str(error.value).startswith(str(path))
 
 
@@ -253,7 +253,7 @@ def test_insightface(insightface: type[FakeAnalysis], capsys: pytest.CaptureFixt
     image = photo()
     small, large = face_template().astype(np.float32), (face_template() + 9).astype(np.float32)
     insightface.faces = [face(0, 20, small), face(5, 90, None), face(30, 60, large)]
-    np.testing.assert_array_equal(aligner.find(image, "a", "a")[0], large)
+    np.testing.assert_array_equal(aligner.choose(image, "a", 1)[0], large)
     # The package takes BGR.
     np.testing.assert_array_equal(insightface.made.seen, image[:, :, ::-1])
     np.testing.assert_array_equal(
@@ -261,7 +261,7 @@ def test_insightface(insightface: type[FakeAnalysis], capsys: pytest.CaptureFixt
     )
     insightface.faces = []
     with pytest.raises(NotAcquiredError, match=r"^a.jpg: insightface finds no face"):
-        aligner.find(image, "a", "a.jpg")
+        aligner.choose(image, "a.jpg", 1)
     parse_align("insightface", 0.25)
     assert insightface.made.threshold == 0.25
 
@@ -311,20 +311,20 @@ def test_yunet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         [[0, 0, 20, 20, *range(10), 0.99], [10, 20, 90, 80, *points.reshape(-1), 0.95]], np.float32
     )
     image = photo()
-    found, several = aligner.find(image, "a", "a")
+    found, several = aligner.choose(image, "a", 1)
     np.testing.assert_allclose(found, points, rtol=1e-6)
     assert "2 faces" in several and aligner.faces(image, "a")[1][0].tolist() == [10, 20, 100, 100]
     assert fake.size == (200, 150)
     np.testing.assert_array_equal(fake.seen, image[:, :, ::-1])  # OpenCV takes BGR
 
     # Large photos are shown smaller, and the points come back in their own pixels.
-    found = aligner.find(photo(1500, 2000), "a", "a")[0]
+    found = aligner.choose(photo(1500, 2000), "a", 1)[0]
     assert fake.size == (640, 480) and fake.seen.shape == (480, 640, 3)
     np.testing.assert_allclose(found, points * 3.125, rtol=1e-6)
 
     fake.rows = None
     with pytest.raises(NotAcquiredError, match=r"^a.jpg: YuNet finds no face .*0\.6"):
-        aligner.find(image, "a", "a.jpg")
+        aligner.choose(image, "a.jpg", 1)
 
     # The largest face, then the surer, then the more central one of a 200×150 photo.
     for boxes, first in (
@@ -335,7 +335,7 @@ def test_yunet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         fake.rows = np.array(
             [[*box[:4], *[float(i)] * 10, box[4]] for i, box in enumerate(boxes)], np.float32
         )
-        assert aligner.find(image, "a", "a")[0][0, 0] == first
+        assert aligner.choose(image, "a", 1)[0][0, 0] == first
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 3])
@@ -378,10 +378,9 @@ def test_which_of_several_faces_is_meant(size: float, refused: bool) -> None:
         assert note.startswith("a.jpg: 2 faces") and f"face {number}" in note
     with pytest.raises(NotAcquiredError, match=r"no face 3 among the 2"):
         detector.choose(photo, "a.jpg", 3)
-    detector.number = None
     if refused:
         with pytest.raises(NotAcquiredError, match=r"^a\.jpg: 2 faces"):
-            detector.find(photo, "a", "a.jpg")
+            detector.choose(photo, "a.jpg", None)
     else:
-        points, note = detector.find(photo, "a", "a.jpg")
+        points, note = detector.choose(photo, "a.jpg", None)
         assert "face 1" in note and (points == marks(photo, 3)).all()

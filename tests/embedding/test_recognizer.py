@@ -176,20 +176,20 @@ def test_without_an_fpr_the_model_s_own_thresholds_serve() -> None:
     assert with_thresholds(ROWS[1]).verify(a, b).source == "FPR 1e-2 on lfw"
     higher = {**ROWS[1], "fpr": "1e-1"}
     assert with_thresholds(*ROWS[1:], higher).threshold(bench="lfw").fpr == "1e-2"
-    with pytest.raises(ModelError, match="lfw, cfp_fp; name one bench"):
+    with pytest.raises(ModelError, match=r"names 2 of the .*lfw, .*cfp_fp"):
         with_thresholds(*ROWS[1:]).threshold()
 
 
 @pytest.mark.parametrize(
     ("fpr", "bench", "sentence"),
     [
-        ("1e-2", None, "it has one on lfw, cfp_fp; name one bench"),
-        ("1e-5", None, "no threshold for it is known .there are 1e-3, 1e-2, 1/100.;"),
-        ("1e-3", "cfp_fp", "no threshold for it on cfp_fp is known .there are 1/100.;"),
+        ("1e-2", None, "FPR 1e-2 on any bench names 2 of .*, FPR 1e-3 on lfw, FPR 1e-2"),
+        ("1e-5", None, "names 0 of .*FPR 1/100 on cfp_fp;"),
+        ("1e-3", "cfp_fp", "on cfp_fp names 0 of "),
     ],
 )
 def test_thresholds_that_are_not_known(fpr: str, bench: str | None, sentence: str) -> None:
-    with pytest.raises(ModelError, match=f"^mine, .*{sentence}"):
+    with pytest.raises(ModelError, match=f"^mine: .*{sentence}"):
         with_thresholds(*ROWS).verify(np.ones(16), np.ones(16), fpr=fpr, bench=bench)
 
 
@@ -290,7 +290,7 @@ def test_a_bundle_with_its_thresholds_and_variants(tmp_path: Path, engine: Any) 
     assert mine.verify(a, b).source == "FPR 1e-3 on lfw"
     variant = load(tmp_path, engine=engine, variant="int8", flip=False)
     assert variant.contract != mine.contract
-    with pytest.raises(ModelError, match="FPR 1e-3: no threshold"):
+    with pytest.raises(ModelError, match=r"FPR 1e-3 on .* which are none"):
         variant.verify(a, b, fpr="1e-3")
     with pytest.raises(ModelError, match="no variant 'fp8'"):
         load(tmp_path, engine=engine, variant="fp8")

@@ -40,7 +40,7 @@ from facerec.embedding import (
     save_model,
     write_embeddings,
 )
-from facerec.embedding.align import PointsTable
+from facerec.embedding.align import read_points
 from facerec.embedding.bundle import write_sums
 from facerec.embedding.calibration import calibration_file
 from facerec.embedding.onnx_file import METADATA_KEY
@@ -356,7 +356,7 @@ KINDS = {
     "attributes": Kind(
         make_texts, lambda t: read_attributes(t, ["race"]), "attributes.csv", "text"
     ),
-    "points": Kind(make_texts, PointsTable, "points.csv", "text"),
+    "points": Kind(make_texts, read_points, "points.csv", "text"),
     "pairs": Kind(make_texts, lambda t: read_pairs(t, t.parent.name), "*l*/*[st].*", "text"),
     "mat": Kind(make_mat, lambda t: read_pairs(t, "agedb"), "*.mat"),
     "pth": Kind(make_models, lambda t: load_state_dict_file(Tiny(TINY), t), "*.pth", "zip"),

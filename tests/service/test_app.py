@@ -213,7 +213,7 @@ JSON = {"Content-Type": "application/json; charset=utf-8"}
         (b"NaN", 400, "no JSON object of texts"),
         (b"", 400, "no JSON object of texts"),
         (b"{}", 400, "no image"),
-        (b'{"\\ud800": "a"}', 400, "may have images"),
+        (b'{"\\ud800": "a"}', 400, "no JSON object of texts"),
         (b"[" * 150_000, 413, "4 texts"),
         (b"[" * 600, 400, "no JSON object of texts"),
         (b'{"images":[' + b'"",' * 50_000 + b'""]}', 413, "4 texts"),

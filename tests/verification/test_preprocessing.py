@@ -87,7 +87,7 @@ def test_the_right_channels_are_found_and_ties_are_said(tmp_path: Path) -> None:
     best = f"--channels rgb --mean {ways.index[0].split()[3]}"
     assert found.verdict.startswith(f"best: {best}") and "bgr" not in found.verdict.split(". ")[0]
     # A factor changes no cosine, so the two scalings around 127.5 cannot be told apart.
-    moved = found.placements[0].shift
+    moved = next(iter(found.placements))
     one, other = (str(Way(Preprocessing(std=std), moved)) for std in (127.5, 128.0))
     assert ways["d′"][other] == pytest.approx(ways["d′"].filter(like=one).item(), rel=1e-4)
     assert len(ways) == len(likely(model)) + any(moved)
@@ -112,7 +112,7 @@ def test_a_planted_placement_is_found_and_measured() -> None:
 
     model = ToyModel(lambda pixels: tile_means(pixels[:, 32:74, 32:74]) + 1)
     found = try_preprocessing(model, moved)
-    assert found.placements[0].shift == (8, -4) and len(found.figures) == 2 * 3
+    assert next(iter(found.placements)) == (8, -4) and len(found.figures) == 2 * 3
     assert found.verdict.startswith(f"best: {Way(model.preprocessing, (8, -4))}")
     assert "is worse" in found.verdict
 
@@ -167,15 +167,15 @@ def test_equal_candidates_are_not_told_apart_and_lost_scores_count_as_nothing() 
     lost = np.full_like(good, np.nan)
     candidates = [Way(Preprocessing("rgb", 0, std)) for std in (1, 2, 3)]
     chosen = np.arange(2 * PERSONS)
-    found = _rank(bench, chosen, candidates, np.array([good, good + 1, lost]), [])
+    found = _rank(bench, chosen, candidates, np.array([good, good + 1, lost]), {})
     assert "do not tell it from" in found.verdict and "all others are worse" in found.verdict
     # A small difference that is certain is negligible; a large one is not.
     same = bench.pairs.issame
     rows = np.array([good, good * 1.001 + 0.002 * same, good - same / 2])
-    near = _rank(bench, chosen, candidates, rows.astype(np.float32), [])
+    near = _rank(bench, chosen, candidates, rows.astype(np.float32), {})
     assert "--std 2 --shift 0 0; these pairs do not tell it" in near.verdict
     assert near.verdict.count("--std 3") == 0 and "may be as good" in near.verdict
     behind = near.figures[near.figures.figure == "d′ behind the best"]
     assert behind.low.iloc[1] > 0
     with pytest.raises(MetricError, match="two same and two different"):
-        _rank(bench, chosen[:PERSONS], candidates, np.zeros((3, PERSONS), np.float32), [])
+        _rank(bench, chosen[:PERSONS], candidates, np.zeros((3, PERSONS), np.float32), {})

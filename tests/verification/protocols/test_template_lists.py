@@ -78,7 +78,7 @@ def test_ijb(tmp_path: Path, name: Literal["ijbb", "ijbc"], newline: str, bom: s
     assert bench.pairs.subjects.tolist() == [0, 1, 0, 1]
     assert bench.probes.name == "probe" and bench.probes.templates.tolist() == [1, 2]
     aligner = bench.aligner()
-    found = aligner.find(np.zeros((9, 9, 3), np.uint8), str(bench.images.ids[2]), "here")[0]
+    found = aligner.faces(np.zeros((9, 9, 3), np.uint8), "here", str(bench.images.ids[2]))[0][0]
     np.testing.assert_array_equal(found, bench.points[2])
     assert bench.probes.subjects.tolist() == [1, 0]
     first, second = bench.galleries

@@ -119,7 +119,9 @@ def group_faces(
     """
     count, names = len(vectors), [*_TOGETHER, *_APART]
     if count < FEWEST:
-        raise MetricError(f"{count} faces tell too little of how alike strangers are; add others")
+        raise MetricError(
+            f"{count} faces tell too little of how alike strangers are; give {FEWEST} or more"
+        )
     table = table.reindex(columns=names, fill_value="")
     ends = np.concatenate([_first_alike(table[name]) for name in _TOGETHER])
     links = coo_array((np.ones(len(ends)), (np.tile(np.arange(count), 3), ends)))

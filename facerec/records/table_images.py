@@ -69,7 +69,9 @@ class TableImages(ImageSource):
                                 if not isinstance(data, bytes):
                                     raise DatasetError(
                                         f"{shard}, row {len(sizes)}: the image itself is not in "
-                                        "the table; save it with the bytes of the images"
+                                        "the table; datasets writes it with push_to_hub, or with "
+                                        "to_parquet after map(datasets.table.embed_table_storage, "
+                                        "batched=True) in its format arrow"
                                     )
                                 sizes.append(copy.write(data))
                                 labels.append(row[label])

@@ -233,7 +233,7 @@ def _export(name: str, faces: int = MIN_IMAGES) -> _Exported:
 
 
 def _quantise(exported: _Exported) -> OnnxFile:
-    return parse_onnx(quantize_int8(exported.file.content, exported.images), "int8.onnx")
+    return parse_onnx(quantize_int8(exported.file, exported.images), "int8.onnx")
 
 
 def _take_turns(acts: Sequence[Callable[[], object]]) -> list[list[float]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -39,23 +40,17 @@ Activation = Callable[[int], nn.Module]
 
 
 class _DepthWise(_Layers):
-    """Expand 1×1 → depthwise 3×3 (stride) → project 1×1, with a shortcut where ``residual``."""
+    """Expand 1×1 → depthwise 3×3 (stride) → project 1×1, with a shortcut where the stride is 1."""
 
     def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        hidden: int,
-        stride: int,
-        residual: bool,
-        activation: Activation,
+        self, inputs: int, outputs: int, hidden: int, stride: int, activation: Activation
     ) -> None:
         super().__init__(
             _conv(inputs, hidden, 1, activation=activation),
-            _conv(hidden, hidden, 3, stride, groups=hidden, activation=activation),
+            _conv(hidden, hidden, 3, activation=activation, stride=stride, groups=hidden),
             _conv(hidden, outputs, 1, activation=None),
         )
-        self.residual = residual
+        self.residual = stride == 1
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.layers(x) if self.residual else self.layers(x)
@@ -89,7 +84,7 @@ class MobileFaceNet(nn.Module):
         narrow, wide, last = unit * scale, 2 * unit * scale, 8 * unit
         self.embedding_size = config.embedding_size
         conv = partial(_conv, activation=activation)
-        down = partial(_DepthWise, stride=2, residual=False, activation=activation)
+        down = partial(_DepthWise, stride=2, activation=activation)
         group = partial(_group, activation=activation)
         self.layers = nn.ModuleList(
             [
@@ -110,14 +105,14 @@ class MobileFaceNet(nn.Module):
             shrink, features = _Layers(convolution, nn.BatchNorm2d(last)), last
         else:
             shrink, features = conv(last, unit, 1), unit * 7 * 7
-        tail: list[nn.Module] = [
+        norm = embedding_batch_norm(config)
+        self.features = _Layers(
             shrink,
             # Two modules without state under one number: dropout leaves the names as they are.
             nn.Sequential(nn.Flatten(), nn.Dropout(config.dropout)),
             nn.Linear(features, config.embedding_size, bias=False),
-        ]
-        norm = embedding_batch_norm(config)
-        self.features = _Layers(*tail, *([] if norm is None else [norm]))
+            *([] if norm is None else [norm]),
+        )
         for module in self.modules():
             if isinstance(module, (nn.Conv2d, nn.Linear)):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -143,38 +138,24 @@ class MobileFaceNet(nn.Module):
 
 
 def _conv(
-    inputs: int,
-    outputs: int,
-    kernel: int,
-    stride: int = 1,
-    groups: int = 1,
-    *,
-    activation: Activation | None,
+    inputs: int, outputs: int, kernel: int, *, activation: Activation | None, **options: Any
 ) -> _Layers:
-    convolution = nn.Conv2d(
-        inputs, outputs, kernel, stride, padding=kernel // 2, groups=groups, bias=False
-    )
+    convolution = nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, bias=False, **options)
     last = [] if activation is None else [activation(outputs)]
     return _Layers(convolution, nn.BatchNorm2d(outputs), *last)
 
 
 def _first_group(channels: int, unit: int, blocks: int, activation: Activation) -> _Layers:
     if blocks == 0:
-        return _Layers(
-            _conv(channels, channels, 3, groups=channels, activation=lambda _: nn.ReLU()),
-            _conv(channels, channels, 1, activation=lambda _: nn.ReLU()),
-        )
+        conv = partial(_conv, channels, channels, activation=lambda _: nn.ReLU())
+        return _Layers(conv(3, groups=channels), conv(1))
     if blocks == 1:
         return _conv(channels, channels, 3, groups=unit, activation=activation)
     return _group(channels, 2 * unit, blocks, activation)
 
 
 def _group(channels: int, hidden: int, blocks: int, activation: Activation) -> _Layers:
-    units = (
-        _DepthWise(channels, channels, hidden, 1, residual=True, activation=activation)
-        for _ in range(blocks)
-    )
-    return _Layers(*units)
+    return _Layers(*(_DepthWise(channels, channels, hidden, 1, activation) for _ in range(blocks)))
 
 
 @register_backbone

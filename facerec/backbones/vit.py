@@ -8,6 +8,8 @@ pixels, no class token, ReLU6, and all tokens together in the last layers.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -68,18 +70,6 @@ class _Attention(nn.Module):
         return self.proj(x.transpose(1, 2).reshape(batch, tokens, size))
 
 
-class _MLP(nn.Module):
-    """Four times as wide inside, with ReLU6."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(size, 4 * size)
-        self.fc2 = nn.Linear(4 * size, size)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(functional.relu6(self.fc1(x)))
-
-
 class _Block(nn.Module):
     """Attention and MLP, each after a layer norm and added to its input."""
 
@@ -88,23 +78,14 @@ class _Block(nn.Module):
         self.norm1 = nn.LayerNorm(size)
         self.attn = _Attention(size)
         self.norm2 = nn.LayerNorm(size)
-        self.mlp = _MLP(size)
+        wide = nn.Linear(size, 4 * size)
+        narrow = nn.Linear(4 * size, size)
+        self.mlp = nn.Sequential(OrderedDict(fc1=wide, activation=nn.ReLU6(), fc2=narrow))
         self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.drop_path(self.attn(self.norm1(x)))
         return x + self.drop_path(self.mlp(self.norm2(x)))
-
-
-class _Patches(nn.Module):
-    """Image → one token a patch, row after row."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.proj = nn.Conv2d(3, size, PATCH, PATCH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.proj(x).flatten(2).transpose(1, 2)
 
 
 class VisionTransformer(nn.Module):
@@ -126,19 +107,20 @@ class VisionTransformer(nn.Module):
         self.pos_embed = nn.Parameter(torch.empty(1, PATCHES, size))
         # Nothing reads it without masking, and a parameter without a gradient stops DDP.
         self.mask_token = nn.Parameter(torch.empty(1, 1, size), requires_grad=config.mask_ratio > 0)
-        self.patch_embed = _Patches(size)
+        # Row after row, one token a patch.
+        patches = nn.Conv2d(3, size, PATCH, PATCH)
+        self.patch_embed = nn.Sequential(OrderedDict(proj=patches, tokens=nn.Flatten(2)))
         last = max(depth - 1, 1)
         self.blocks = nn.ModuleList(
             _Block(size, config.drop_path * block / last) for block in range(depth)
         )
         self.norm = nn.LayerNorm(size)
-        norm = embedding_batch_norm(config)
         self.feature = nn.Sequential(
             nn.Linear(PATCHES * size, size, bias=False),
             nn.BatchNorm1d(size, TAIL_EPS),
             nn.Linear(size, config.embedding_size, bias=False),
         )
-        if norm is not None:
+        if (norm := embedding_batch_norm(config)) is not None:
             norm.eps = TAIL_EPS
             self.feature.append(norm)
         self.dropout = nn.Dropout(config.dropout)
@@ -160,7 +142,7 @@ class VisionTransformer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map normalised images ``(B, 3, 112, 112)`` to raw embeddings ``(B, D)``, float32."""
         with full_precision(x):
-            x = self.patch_embed(x.to(self.pos_embed.dtype)) + self.pos_embed
+            x = self.patch_embed(x.to(self.pos_embed.dtype)).transpose(1, 2) + self.pos_embed
         order = self._random_order(x) if self.training and self.mask_ratio else None
         if order is not None:
             seen = order[:, : int(PATCHES * (1 - self.mask_ratio))]
@@ -173,11 +155,8 @@ class VisionTransformer(nn.Module):
                 hidden = self.mask_token.expand(len(x), PATCHES - x.shape[1], -1)
                 back = order.argsort(1)[:, :, None].expand(-1, -1, x.shape[2])
                 x = torch.cat([x, hidden], 1).gather(1, back)
-            linear, norm, *last = self.feature
-            x = self.dropout(norm(linear(x.flatten(1))))
-            for module in last:
-                x = module(x)
-            return x
+            x = self.feature[:2](x.flatten(1))
+            return self.feature[2:](self.dropout(x))
 
     def _random_order(self, x: Tensor) -> Tensor:
         """Return a random order of the patches for each image, int64 ``(B, patches)``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from facerec.base.errors import ModelError
 from facerec.base.files import atomic_path, read_file, sha256
@@ -41,17 +41,10 @@ def bundle_file(folder: Path, variant: str | None = None) -> tuple[Path, str]:
         ModelError: a file is missing, changed or not listed, or is a link; or no such variant.
     """
     sums = check_sums(folder)
-    variants = {
-        path.stem: str(path)
-        for path in map(PurePosixPath, sums)
-        if path.parent == PurePosixPath(VARIANTS_FOLDER) and path.suffix == ".onnx"
-    }
-    name = ONNX_FILE if variant is None else variants.get(variant, "")
+    name = ONNX_FILE if variant is None else f"{VARIANTS_FOLDER}/{variant}.onnx"
     if name not in sums:
-        raise ModelError(
-            f"{folder}: no {ONNX_FILE if variant is None else f'variant {variant!r}'} in this "
-            f"bundle, it has {', '.join(variants) or 'no variants'}"
-        )
+        there = ", ".join(each for each in sums if each.endswith(".onnx"))
+        raise ModelError(f"{folder}: no {name[:80]} in this bundle, it has {there or 'no model'}")
     return folder / name, sums[name]
 
 
@@ -93,10 +86,10 @@ def check_sums(folder: str | Path) -> dict[str, str]:
         if name not in listed and (snapshot or _is_edited(name)):
             continue
         if listed.get(name) != there.get(name):
-            problem = "is not listed" if name in there else "is missing"
-            if name in there and name in listed:
-                problem = "its SHA-256 is another"
-            raise ModelError(f"{folder}: {name[:80]!r}: {problem}, by {SUMS_FILE}; copy it again")
+            raise ModelError(
+                f"{folder}: {name[:80]!r} is {there.get(name, 'missing')}, and in {SUMS_FILE} "
+                f"{listed.get(name, 'not listed')}; copy the bundle again"
+            )
     return {name: there[name] for name in listed}
 
 

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from facerec.base.errors import DatasetError
 from facerec.base.files import parse_json
+from facerec.base.large_arrays import as_type
 from facerec.embedding.extraction import Embeddings
 from facerec.records.images import check_unique
 
@@ -31,6 +33,8 @@ ROLES = {"id": IDS, "subject": SUBJECTS, "vector": VECTORS}
 
 Called = Mapping[str, str]
 """What files of others call them, as ``{"vector": "emb"}``."""
+
+Array = npt.NDArray[Any]
 
 BLOCK = 1 << 14
 """Rows that are in memory at once."""
@@ -110,6 +114,15 @@ def checked(path: Path, found: Embeddings) -> Embeddings:
         for row in rows
     }
     return replace(found, failures=failures)
+
+
+def of_others(path: Path, ids: Array | None, subjects: Array | None, vectors: Array) -> Embeddings:
+    """Return embeddings of a file that says no more of them; half and double become float32."""
+    if vectors.ndim == 2 and vectors.dtype.kind == "f" and vectors.dtype != np.float32:
+        with np.errstate(over="ignore"):  # what overflows is caught as not finite
+            vectors = as_type(vectors, np.float32)
+    norms = np.full(vectors.shape[:1], np.nan, np.float32)
+    return Embeddings(vectors, norms, None, ids=ids, subjects=subjects, note=parse_note(path, None))
 
 
 def parse_note(path: Path, text: str | bytes | None) -> dict[str, Any]:

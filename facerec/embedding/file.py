@@ -14,26 +14,27 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from facerec.base.errors import DatasetError
 from facerec.base.files import atomic_path, sha256
-from facerec.base.large_arrays import as_type
 from facerec.embedding.check import (
     FORMAT,
     IDS,
     MAX_BYTES,
     SUBJECTS,
     VECTORS,
+    Array,
     Called,
     checked,
     find_columns,
     missing_column,
+    of_others,
     parse_note,
 )
 from facerec.embedding.extraction import Embeddings
@@ -45,8 +46,6 @@ from facerec.records.other_kinds import other_kind
 _FAILURES = ("failure_rows", "failure_reasons")
 _OPTIONAL = ("subjects", "face_scores", "digests")
 _SEVERAL = ("several_rows", "several_faces")
-
-Array = npt.NDArray[Any]
 
 
 def write_embeddings(path: str | Path, embeddings: Embeddings) -> None:
@@ -106,11 +105,12 @@ def read_embeddings(
     """
     path = Path(path)
     if path.suffix.lower() in KINDS:
-        return checked(path, read_listed(path, columns))
-    parquet = path.suffix.lower() == SUFFIX or is_shards(path)
-    return checked(
-        path, read_parquet(path, columns) if parquet else _read_npz(path, numbered, columns)
-    )
+        found = read_listed(path, columns)
+    elif path.suffix.lower() == SUFFIX or is_shards(path):
+        found = read_parquet(path, columns)
+    else:
+        found = _read_npz(path, numbered, columns)
+    return checked(path, found)
 
 
 def embeddings_sha256(path: str | Path) -> str:
@@ -162,39 +162,28 @@ def _read_npz(path: Path, numbered: bool, columns: Called) -> Embeddings:
     )
     if vectors is None or (ids is None and (own or not numbered)):
         raise missing_column(path, "vector" if vectors is None else "id", sorted(members))
-    if vectors.ndim == 2 and vectors.dtype.kind == "f" and vectors.dtype != np.float32:
-        with np.errstate(over="ignore"):  # what overflows is caught as not finite
-            vectors = as_type(vectors, np.float32)
-    note, failures = parse_note(path, str(arrays["note"][()]) if own else None), {}
-    several: dict[int, str] = {}
-    norms = np.full(vectors.shape[:1], np.nan, np.float32)
-    if own:
-        try:
-            failures, several = (
-                dict(zip(map(int, rows.tolist()), map(str, texts.tolist()), strict=True))
-                for rows, texts in (
-                    [arrays[name] for name in _FAILURES],
-                    [arrays.get(name, np.empty(0)) for name in _SEVERAL],
-                )
+    ids = np.arange(len(vectors)) if ids is None else ids
+    found = of_others(path, _text(ids), None if subjects is None else _text(subjects), vectors)
+    if not own:
+        return found
+    note = parse_note(path, str(arrays["note"][()]))
+    try:
+        failures, several = (
+            dict(zip(map(int, rows.tolist()), map(str, texts.tolist()), strict=True))
+            for rows, texts in (
+                [arrays[name] for name in _FAILURES],
+                [arrays.get(name, np.empty(0)) for name in _SEVERAL],
             )
-            norms = arrays["norms"]
-        except (KeyError, ValueError, TypeError) as problem:
-            raise DatasetError(
-                f"{path}: its norms are missing, or its failures are not rows and reasons "
-                f"({problem}); make the file again"
-            ) from problem
-    return Embeddings(
-        vectors,
-        norms,
-        note["flip"],
-        ids=_text(np.arange(norms.size) if ids is None else ids),
-        subjects=None if subjects is None else _text(subjects),
-        failures=failures,
-        face_scores=arrays.get("face_scores") if own else None,
-        note=note,
-        several=several,
-        digests=arrays.get("digests") if own else None,
-    )
+        )
+        norms = arrays["norms"]
+    except (KeyError, ValueError, TypeError) as problem:
+        raise DatasetError(
+            f"{path}: its norms are missing, or its failures are not rows and reasons "
+            f"({problem}); make the file again"
+        ) from problem
+    known = {name: arrays.get(name) for name in ("face_scores", "digests")}
+    made = {"norms": norms, "flip": note["flip"], "note": note, **known}
+    return replace(found, failures=failures, several=several, **made)
 
 
 def _text(array: Array) -> Array:

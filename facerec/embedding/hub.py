@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 import facerec
-from facerec.base.errors import ModelError, message_line
+from facerec.base.errors import ModelError
 from facerec.base.libraries import needed
 from facerec.embedding.bundle import (
     MODEL_FILE,
@@ -89,7 +89,6 @@ def hub_library() -> ModuleType:
     """
     with needed("'facerec[hub]'", "the Hub"):
         import huggingface_hub
-        import huggingface_hub.errors
     return huggingface_hub
 
 
@@ -128,7 +127,11 @@ def fetch_model(name: str | Path) -> tuple[Path, str]:
         else:
             folder = Path(api.snapshot_download(**options, local_files_only=True))
     except Exception as error:  # as above
-        raise ModelError(f"{called}: {_reason(hub, problem or error)}") from problem or error
+        said = " ".join(str(problem or error).split())[:300]
+        raise ModelError(
+            f"{called}: not in the cache, and not to be had of the Hub ({said}); check the name, "
+            "log in by hf auth login, connect, or fill the cache where there is a network"
+        ) from problem or error
     if not is_bundle(folder) and not (folder / MODEL_FILE).is_file():
         raise ModelError(f"{called}: no model of facerec, neither {NOTE_FILE} nor {MODEL_FILE}")
     return folder, f"hf://{repository}@{folder.name}"
@@ -150,15 +153,3 @@ def _fetch(given: str) -> Path:
     if run.returncode:
         raise OSError(run.stdout.strip() or f"its process ended with {run.returncode}")
     return Path(run.stdout.strip().splitlines()[-1])
-
-
-def _reason(hub: ModuleType, error: Exception) -> str:
-    """Say why the Hub did not give what the cache does not have."""
-    if isinstance(error, hub.errors.RevisionNotFoundError):
-        return "the repository has no such revision; name a branch, a tag or a commit of it"
-    if isinstance(error, hub.errors.RepositoryNotFoundError):
-        return "no such repository, or a private one; check the name, or log in by hf auth login"
-    return (
-        f"not in the cache, and not to be had of the Hub ({message_line(error)}); connect, or fill "
-        "the cache where there is a network"
-    )

@@ -49,21 +49,18 @@ def iresnet_names(
         parts = tuple(prefix + part for part in ("input_layer.", "body.", "output_layer."))
         theirs = {n.removeprefix(prefix): found.pop(n) for n in tensors if n.startswith(parts)}
         modules = _modules({name.rpartition(".")[0] for name in theirs})
-        if odd := sorted(name for name in theirs if name.rpartition(".")[0] not in modules):
-            raise ModelError(
-                f"{where}: an IR network with {odd[0]!r}, as of squeeze-and-excitation or of "
-                "blocks of three convolutions, which facerec does not have; export it to ONNX with "
-                "your project's own code, and give the .onnx to the other commands"
-            )
+        odd = sorted(name for name in theirs if name.rpartition(".")[0] not in modules)
+        with_odd = f" with {odd[0]!r}" if odd else ""
         blocks, own = (
             {m.rpartition(".")[0] for m in each if m.endswith(".prelu")}
             for each in (modules.values(), (name.rpartition(".")[0] for name in names))
         )
-        if blocks != own:
+        if odd or blocks != own:
             raise ModelError(
-                f"{where}: an IR network of {len(blocks)} blocks, the backbone has {len(own)}; "
-                "give the iresnet of as many (r18 has 8, r34 16, r50 24, r100 49), or "
-                "export it to ONNX with your project's own code"
+                f"{where}: an IR network of {len(blocks)} blocks{with_odd}, the backbone has "
+                f"{len(own)} blocks; give the iresnet of as many (r18 has 8, r34 16, r50 24, r100 "
+                "49), or, where it has squeeze-and-excitation or blocks of three convolutions, "
+                "export it to ONNX with your project's own code for the other commands"
             )
         ours = {
             f"{modules[module]}.{leaf}": tensor

@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from facerec.base.errors import DatasetError, message_line
+from facerec.base.errors import DatasetError, FacerecError, message_line
 from facerec.base.files import LIST, check_regular, open_file, read_file, reading
-from facerec.base.large_arrays import as_type
-from facerec.embedding.check import SUBJECTS, Called, find_columns, missing_column, parse_note
+from facerec.embedding.check import SUBJECTS, Called, find_columns, missing_column, of_others
 from facerec.embedding.extraction import Embeddings
 from facerec.records.images import text_array
 from facerec.records.tables import TextTable
@@ -37,22 +36,17 @@ def read_listed(path: Path, columns: Called) -> Embeddings:
     """
     with reading(path, DatasetError):
         check_regular(path)
-        ids, subjects, vectors = KINDS[path.suffix.lower()](path, columns)
-    if not ids:
-        raise DatasetError(f"{path}: holds no embedding; make the file again")
-    if vectors.ndim != 2 or vectors.dtype.kind != "f" or len(ids) != len(vectors):
-        raise DatasetError(
-            f"{path}: {len(ids):,} names for an array {vectors.shape} of {vectors.dtype}; rows of "
-            "floating-point numbers are needed, and one name for each"
-        )
-    with np.errstate(over="ignore"):  # what overflows is caught as not finite
-        vectors = as_type(vectors, np.float32)
-    norms = np.full(len(ids), np.nan, np.float32)
-    note = parse_note(path, None)
-    names, people = (
-        None if each is None else text_array(each, str(path)) for each in (ids, subjects)
-    )
-    return Embeddings(vectors, norms, None, ids=names, subjects=people, note=note)
+        try:
+            *names, vectors = KINDS[path.suffix.lower()](path, columns)
+        except (FacerecError, OSError):
+            raise
+        except Exception as problem:  # damaged files end in errors of many kinds
+            raise DatasetError(
+                f"{path}: no embeddings that can be read ({message_line(problem)}); save an array "
+                "by numpy.save as float32, a file of MATLAB by -v7"
+            ) from problem
+    ids, subjects = (None if each is None else text_array(each, str(path)) for each in names)
+    return of_others(path, ids, subjects, vectors)
 
 
 def _npy(path: Path, columns: Called) -> Found:
@@ -60,24 +54,13 @@ def _npy(path: Path, columns: Called) -> Found:
     names = path.with_suffix(".txt")
     with reading(names, DatasetError, f"write the image ids of {path.name} there, one a line"):
         ids = read_file(names, LIST).decode("utf-8-sig").splitlines()
-    try:
-        return ids, None, np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError, UnicodeDecodeError) as problem:
-        raise DatasetError(
-            f"{path}: no array of numbers ({message_line(problem)}); save it by numpy.save as "
-            "float32"
-        ) from problem
+    return ids, None, np.load(path, mmap_mode="c", allow_pickle=False)
 
 
 def _mat(path: Path, columns: Called) -> Found:
     from scipy.io import loadmat
 
-    try:
-        arrays = loadmat(io.BytesIO(read_file(path, LIST)), simplify_cells=True)
-    except Exception as problem:  # damaged files end in errors of many kinds
-        raise DatasetError(
-            f"{path}: no MATLAB file that can be read ({message_line(problem)}); save it by -v7"
-        ) from problem
+    arrays = loadmat(io.BytesIO(read_file(path, LIST)), simplify_cells=True)
     there = [name for name in arrays if name[0] != "_"]
     ids, subjects, vectors = find_columns(path, there, columns)
     if ids is None or vectors is None:
@@ -95,10 +78,9 @@ def _csv(path: Path, columns: Called) -> Found:
             f"{path}: in a .csv every number has a column of its own, which are all but the id and "
             "the subject; leave vector=… out of --columns"
         )
-    if not (table := TextTable(path)).columns:
-        return [], None, np.empty((0, 0), np.float32)
+    table = TextTable(path)
     name, subject, _ = find_columns(path, table.columns, columns)
-    name = name or table.columns[0]
+    name = name or "".join(table.columns[:1])
     numbers = [each for each in table.columns if each not in (name, subject, *SUBJECTS)]
     ids, _, vectors = _lines(path, table.rows([name, *numbers]))
     people = subject and [fields[0] for _, fields in TextTable(path).rows([subject])]

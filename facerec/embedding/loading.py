@@ -64,6 +64,7 @@ def load_model(
     path = given = Path(path)
     suffix = "" if variant is None else f" ({variant})"
     pixels: dict[str, Any] = {"channels": channels, "mean": mean, "std": std}
+    how: dict[str, Any] = {"device": device, "batch_size": batch_size, "precision": precision}
     checksum = None
     if batch_size < 1:
         # No batch would be computed, and the embeddings would be what the memory held.
@@ -80,14 +81,11 @@ def load_model(
             "a .safetensors file; weights of others become one by facerec import-weights"
         )
     file = read_onnx(path) if path.suffix == ".onnx" else None
-    if file is not None and checksum is not None and (file.beside or file.sha256 != checksum):
+    if file is not None and checksum not in (None, file.sha256):
         raise ModelError(f"{path}: not the file whose checksum was compared; load it again")
     if file is None and engine == "openvino":
         raise ModelError(f"{path}: engine {engine} computes .onnx files; leave it out")
-    known, unused = None, ""
-    if calibrated:
-        known, unused = find_calibration(path, file)
-    how: dict[str, Any] = {"device": device, "batch_size": batch_size, "precision": precision}
+    known, unused = find_calibration(path, file) if calibrated else (None, "")
     how["pixels"] = pixels if known is None else known.pixels(pixels)
     model: EmbeddingModel
     if file is not None:

@@ -259,39 +259,30 @@ class OnnxModel(EmbeddingModel):
         # The stated output shape may be symbolic or wrong; a picture tells the truth.
         alone = self._run(pictures[1:], alone=False)
         self.embedding_size = alone.shape[1]
-        problem = None
-        if self.batch_size > 1 and (opened.one_by_one or not file.row_by_row):
-            problem = self._batch_problem(pictures, alone)
-        if problem is not None and self._input.batch is None:
-            self.batch_size = 1
-            self.notes = (f"{problem}; pictures go through it one by one",)
-        elif problem is not None:
+        if self.batch_size > 1 and self._mixes(pictures, alone):
+            then = "pictures go through it one by one"
+            if self._input.batch is not None:
+                then = f"its batch of {self._input.batch} is fixed: export it with a free batch"
+            self.batch_size = self._input.batch or 1
             self.notes = (
-                f"{problem}; its batch of {self._input.batch} is fixed, so that a picture beside "
-                "others gets another embedding: export it with a free batch",
+                "its embedding of a picture depends on the others in the batch, as dynamic "
+                f"quantization, statistics of the batch or a fixed shape make it; {then}",
             )
 
-    def _batch_problem(
-        self, pictures: npt.NDArray[np.uint8], alone: npt.NDArray[np.float32]
-    ) -> str | None:
-        """Return why the last of two pictures is not embedded as it is alone; None if it is."""
+    def _mixes(self, pictures: npt.NDArray[np.uint8], alone: npt.NDArray[np.float32]) -> bool:
+        """Tell whether the last of two pictures is embedded otherwise than alone, or not at all."""
         try:
             beside = self._run(pictures, alone=False)[1:]
         except ModelError:
             if self._input.batch is not None:
                 raise
-            beside = alone[:0]
+            return True
         if beside.shape != alone.shape:
-            return "its graph computes one picture at a time, though its input is a batch"
+            return True
         with np.errstate(all="ignore"):
             change = np.linalg.norm(beside - alone) / np.linalg.norm(alone)
         # What is zero or not finite, alone as beside others, does not change.
-        if change <= NEIGHBOR_TOLERANCE or np.array_equal(beside, alone, equal_nan=True):
-            return None
-        return (
-            "its embedding of a picture depends on the others in the batch, as dynamic "
-            "quantization and statistics of the batch make it"
-        )
+        return not (change <= NEIGHBOR_TOLERANCE or np.array_equal(beside, alone, equal_nan=True))
 
     @property
     def _begun_at_once(self) -> int:
@@ -352,11 +343,8 @@ def shifted(images: npt.NDArray[np.uint8], shift: tuple[int, int]) -> npt.NDArra
         images: ``(N, H, W, C)``.
         shift: pixels to the right, and down; less than 0 to the left, and up.
     """
-    if not any(shift):
-        return images
-    moved, slices = np.zeros_like(images), []
-    for by, side in zip(shift[::-1], images.shape[1:3], strict=True):
-        slices.append((slice(max(by, 0), side + min(by, 0)), slice(max(-by, 0), side - max(by, 0))))
-    (rows, own_rows), (columns, own_columns) = slices
-    moved[:, rows, columns] = images[:, own_rows, own_columns]
-    return moved
+    right, down = shift
+    height, width = images.shape[1:3]
+    above, left = max(-down, 0), max(-right, 0)
+    wide = np.pad(images, [(0, 0), (max(down, 0), above), (max(right, 0), left), (0, 0)])
+    return wide[:, above : above + height, left : left + width]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from facerec.base.errors import ModelError, message_line
-from facerec.base.files import parse_json, read_file
+from facerec.base.files import parse_json, read_file, reading
 from facerec.base.libraries import needed
 
 METADATA_KEY = "facerec"
@@ -42,13 +42,6 @@ MAX_BATCH = 1024
 
 DOMAINS = ("", "ai.onnx")
 """Operators that every runtime knows; others need code from elsewhere."""
-
-ROW_BY_ROW = (
-    *("Add", "Sub", "Mul", "Div", "Cast", "Clip", "Constant", "Identity", "Flatten"),
-    *("Conv", "Gemm", "MatMul", "AveragePool", "GlobalAveragePool", "MaxPool"),
-    *("BatchNormalization", "PRelu", "Relu", "LeakyRelu", "Sigmoid"),
-)
-"""Operators that compute each image of a batch by itself, as convolutional networks use them."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +100,6 @@ class OnnxFile:
     metadata: Mapping[str, str]
     parameters: int
     """Numbers in the initialisers."""
-    row_by_row: bool
-    """Whether its operators alone prove that images of a batch do not touch each other."""
-    beside: bool = False
-    """Whether weights of it lay in other files of its folder."""
 
     @property
     def note(self) -> dict[str, Any] | None:
@@ -177,37 +166,26 @@ class OnnxFile:
         return ImageInput(self.inputs[0].name, self.inputs[0].dtype, fixed, layout, height, width)
 
 
-def read_onnx(path: str | Path, *, max_bytes: int = MAX_BYTES) -> OnnxFile:
+def read_onnx(path: str | Path) -> OnnxFile:
     """Read and check a file.
-
-    Args:
-        path: the ``.onnx`` file.
-        max_bytes: larger files are refused before they are read, with those that hold its weights.
 
     Raises:
         ModelError: missing, too large, damaged, or with parts that are refused.
         MissingExtraError: onnx is not installed.
     """
     path = Path(path)
-    try:
-        content = read_file(path, max_bytes)
-    except OSError as error:
-        raise ModelError(
-            f"{path}: cannot be read ({error.strerror or error}); check the path and its rights"
-        ) from error
-    return parse_onnx(content, str(path), path, max_bytes=max_bytes)
+    with reading(path, ModelError):
+        content = read_file(path, MAX_BYTES)
+    return parse_onnx(content, str(path), path)
 
 
-def parse_onnx(
-    content: bytes, where: str, path: Path | None = None, *, max_bytes: int = MAX_BYTES
-) -> OnnxFile:
+def parse_onnx(content: bytes, where: str, path: Path | None = None) -> OnnxFile:
     """Check the bytes of a file and return what they hold.
 
     Args:
         content: the whole file.
         where: names it in messages.
         path: where it came from, if from a file; weights beside it are read then.
-        max_bytes: of all together.
 
     Raises:
         ModelError: damaged, or with parts that are refused.
@@ -217,11 +195,8 @@ def parse_onnx(
         import onnx
     digest = hashlib.sha256(content)
     try:
-        if len(content) > max_bytes:
-            raise ValueError(f"more than {max_bytes:,} bytes, which is all that is read")
         model = onnx.load_model_from_string(content)
-        beside = path is not None and _take_in(model, path.parent, max_bytes - len(content))
-        if beside:
+        if path is not None and _take_in(model, path.parent, MAX_BYTES - len(content)):
             for tensor in model.graph.initializer:
                 digest.update(tensor.raw_data)
             content = model.SerializeToString()
@@ -241,8 +216,6 @@ def parse_onnx(
             outputs=tuple(map(_info, model.graph.output)),
             metadata={entry.key: entry.value for entry in model.metadata_props},
             parameters=sum(math.prod(tensor.dims) for tensor in model.graph.initializer),
-            row_by_row=_row_by_row(model.graph),
-            beside=beside,
         )
         _check_sizes(model)
     # protobuf, onnx and its checker raise classes that share no base but this.
@@ -298,23 +271,6 @@ def _unneeded(model: Any) -> Iterator[str]:
     for tensor in tensors:
         if tensor.data_location or tensor.external_data or len(tensor.dims) > 16:
             yield f"the tensor {tensor.name} lies in another file, or has more than 16 dimensions"
-
-
-def _row_by_row(graph: Any) -> bool:
-    """Return whether every node is known to compute each image of a batch by itself."""
-    from onnx import numpy_helper
-
-    shapes = [t for t in graph.initializer if len(t.dims) == 1 and t.dims[0] < 9]
-    rows_kept = {t.name for t in shapes if numpy_helper.to_array(t)[:1].tolist() in ([-1], [0])}
-    sound = {"axis": 1, "transA": 0}
-    return all(
-        (node.op_type in ROW_BY_ROW or (node.op_type == "Reshape" and node.input[-1] in rows_kept))
-        and len(node.output) == 1
-        and all(
-            attribute.i == sound.get(attribute.name, attribute.i) for attribute in node.attribute
-        )
-        for node in graph.node
-    )
 
 
 def _check_sizes(model: Any) -> None:

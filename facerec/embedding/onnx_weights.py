@@ -1,16 +1,17 @@
 """Weights out of an ``.onnx`` file, for a backbone that is to be trained further.
 
 Exporters fold batch norms into convolutions and give tensors names of their own, so neither names
-nor modules can be compared. What stays is the order in which layers of one shape are computed:
-layers are matched by kind and shape in that order, and the match is then proved, for the backbone
-must give the same embeddings as the file. A folded batch norm comes back as the identity with a
-bias: right as long as its statistics are frozen (``finetune.batch_norm="frozen"``).
+nor modules can be compared. What stays is the order in which layers of one shape are computed,
+which is that of the backbone's modules: layers are matched by kind and shape in that order, and the
+match is then proved, for the backbone must give the same embeddings as the file. A folded batch
+norm comes back as the identity with a bias: right as long as its statistics are frozen
+(``finetune.batch_norm="frozen"``).
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict, deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,12 @@ _ON_CONSTANTS = ("Identity", "Unsqueeze", "Reshape", "Transpose")
 they do to the shape is undone by the backbone's own, but for the transposition of a matrix."""
 
 _BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d
+_KINDS = {
+    **dict.fromkeys(("Conv", "Gemm", "MatMul", nn.Conv2d, nn.Linear), "product"),
+    **dict.fromkeys(("PRelu", nn.PReLU), "PReLU"),
+    **dict.fromkeys(("BatchNormalization", nn.BatchNorm1d, nn.BatchNorm2d), "norm"),
+}
+"""Kinds of layers with weights, of ONNX's operators and of modules."""
 
 
 @dataclass
@@ -43,14 +50,15 @@ class _Layer:
     weight: Tensor
     bias: Tensor | None = None
     norm: list[Tensor] | None = None
-    """γ, β, mean and variance of a batch norm: itself, or one behind it that is not folded."""
-    epsilon: float = 0.0
+    """γ, β, mean and variance, with its ε, of a batch norm: itself, or one behind it that is not
+    folded."""
 
 
 def _key(kind: str, weight: Tensor) -> tuple[str, tuple[int, ...]]:
     """Return one key of a linear layer and the 1×1 convolution that some write in its place."""
     shape = tuple(weight.shape)
-    return kind, shape[:2] if kind == "product" and set(shape[2:]) <= {1} else shape
+    plain = kind == "product" and set(shape[2:]) <= {1}
+    return kind, shape[:2] if plain else shape if kind == "product" else (weight.numel(),)
 
 
 def load_onnx_weights(backbone: nn.Module, file: OnnxFile) -> None:
@@ -76,14 +84,11 @@ def load_onnx_weights(backbone: nn.Module, file: OnnxFile) -> None:
             waiting[_key(layer.kind, layer.weight)].append(layer)
         with torch.no_grad():
             for module, norm in _modules(backbone):
-                weight = module.get_parameter("weight")
-                kind = _kind(module)
-                key = _key(kind, weight)
                 # A batch norm that is not there is folded into the layer behind it; any other layer
                 # that is not there, or too many, gives other embeddings.
-                _fill(
-                    module, norm, waiting[key].popleft() if waiting[key] else _Layer(kind, weight)
-                )
+                missing = _Layer(_KINDS[type(module)], module.get_parameter("weight"))
+                there = waiting[_key(missing.kind, missing.weight)]
+                _fill(module, norm, there.popleft() if there else missing)
         difference = _difference(backbone, file)
         if not difference <= TOLERANCE:
             raise ValueError(
@@ -143,8 +148,7 @@ def _layers(file: OnnxFile) -> list[_Layer]:
         before = next((made_by[name] for name in node.input if name in made_by), None)
         layer = _layer(node.op_type, numbers, attributes)
         if layer is not None and layer.kind == "norm" and before is not None and not before.norm:
-            before.norm, before.epsilon = layer.norm, layer.epsilon
-            layer = before
+            before.norm, layer = layer.norm, before
         elif layer is not None:
             layers.append(layer)
         elif node.op_type == "Add" and before is not None and before.bias is before.norm is None:
@@ -156,53 +160,29 @@ def _layers(file: OnnxFile) -> list[_Layer]:
 
 def _layer(operator: str, numbers: list[Tensor], attributes: dict[str, Any]) -> _Layer | None:
     """Return a layer of a node's constants, None for an operator without weights."""
-    if not numbers or operator not in ("Conv", "Gemm", "MatMul", "PRelu", "BatchNormalization"):
+    if not numbers or operator not in _KINDS:
         return None
     weight, *more = numbers
-    if operator == "PRelu":
-        return _Layer("PReLU", weight.flatten())
     if operator == "BatchNormalization":
-        epsilon = float(attributes.get("epsilon", 1e-5))
-        return _Layer("norm", weight, norm=numbers[:4], epsilon=epsilon)
-    if operator != "Conv" and not attributes.get("transB", 0):
+        *norm, variance = numbers[:4]
+        return _Layer("norm", weight, norm=[*norm, variance + attributes.get("epsilon", 1e-5)])
+    if operator in ("Gemm", "MatMul") and not attributes.get("transB", 0):
         weight = weight.T
-    return _Layer("product", weight, more[0].flatten() if more else None)
+    return _Layer(_KINDS[operator], weight, more[0].flatten() if more else None)
 
 
 # ---------------------------------------------------------------- the backbone's layers
 
 
-def _modules(backbone: nn.Module) -> Iterator[tuple[nn.Module, _BatchNorm | None]]:
-    """Yield the layers in the order of computing, each with the batch norm that follows it."""
-    order: list[nn.Module] = []
-    follows: dict[nn.Module, _BatchNorm] = {}
-    outputs: dict[int, tuple[Tensor, nn.Module]] = {}
-
-    def record(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        # The outputs are kept, since the address of one that is gone may be given to another.
-        outputs[id(output)] = output, module
-        _, before = outputs.get(id(inputs[0]), (None, None))
-        if isinstance(module, _BatchNorm) and isinstance(before, nn.Conv2d | nn.Linear):
-            follows[before] = module
-        else:
-            order.append(module)
-
-    hooks = [module.register_forward_hook(record) for module in backbone.modules() if _kind(module)]
-    try:
-        backbone(torch.zeros(1, 3, 112, 112))
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return ((module, follows.get(module)) for module in order)
-
-
-def _kind(module: nn.Module) -> str:
-    """Return the kind of a layer with weights, see `_Layer`; empty for others."""
-    if isinstance(module, nn.Conv2d | nn.Linear):
-        return "product"
-    if isinstance(module, nn.PReLU):
-        return "PReLU"
-    return "norm" if isinstance(module, _BatchNorm) else ""
+def _modules(backbone: nn.Module) -> list[tuple[nn.Module, _BatchNorm | None]]:
+    """Return the layers in their order, each with the batch norm that follows a product."""
+    order = [module for module in backbone.modules() if type(module) in _KINDS]
+    follows = {
+        module: after
+        for module, after in itertools.pairwise(order)
+        if _KINDS[type(module)] == "product" and isinstance(after, _BatchNorm)
+    }
+    return [(module, follows.get(module)) for module in order if module not in follows.values()]
 
 
 def _fill(module: nn.Module, norm: _BatchNorm | None, layer: _Layer) -> None:
@@ -218,12 +198,10 @@ def _fill(module: nn.Module, norm: _BatchNorm | None, layer: _Layer) -> None:
         shift = torch.zeros(())
     if norm is None:
         return  # a bias that finds no place changes the embeddings, which are compared
-    gamma, beta, mean = torch.ones(()), shift, torch.zeros(())
-    variance = torch.tensor(1.0 - norm.eps)
-    if layer.norm is not None:
-        gamma, beta, mean, variance = layer.norm
-        mean, variance = mean - shift, variance + (layer.epsilon - norm.eps)
-    targets = (norm.weight, norm.bias, norm.running_mean, norm.running_var)
-    for target, value in zip(targets, (gamma, beta, mean, variance), strict=True):
-        assert target is not None
-        target.copy_(value)
+    one = torch.ones(())
+    gamma, beta, mean, variance = layer.norm or (one, shift, shift, one)
+    assert norm.running_mean is not None and norm.running_var is not None
+    norm.weight.copy_(gamma)
+    norm.bias.copy_(beta)
+    norm.running_mean.copy_(mean - shift)
+    norm.running_var.copy_(variance - norm.eps)

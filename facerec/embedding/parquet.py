@@ -25,6 +25,7 @@ from facerec.embedding.check import (
     MAX_BYTES,
     SUBJECTS,
     VECTORS,
+    Array,
     Called,
     find_columns,
     missing_column,
@@ -44,8 +45,6 @@ SCORE = "face_score"
 
 NOTE_KEY = b"facerec"
 """The entry of a table's metadata that holds the note, as JSON."""
-
-Array = npt.NDArray[Any]
 
 
 def is_shards(path: Path) -> bool:
@@ -69,13 +68,8 @@ def list_shards(path: Path) -> list[Path]:
     shards = shard_paths(path, SUFFIX)
     if (ended := path / f".{JOB_FILE}").is_file():
         there = {shard.name for shard in shards}
-        try:
+        with reading_parquet(ended):
             lost = [name for name in parse_json(read_file(ended))["shards"] if name not in there]
-        except (OSError, ValueError, LookupError, TypeError) as problem:
-            raise DatasetError(
-                f"{ended}: not what a job leaves ({str(problem)[:200]}); remove it, or run the job "
-                "again"
-            ) from problem
         if lost:
             raise DatasetError(
                 f"{path}: {len(lost)} of its shards are missing, first {str(lost[0])[:200]!r}; "
@@ -94,9 +88,8 @@ def read_parquet(path: Path, columns: Called) -> Embeddings:
         with reading_parquet(shard), _opened(shard) as file:
             total += file.metadata.num_rows
     vectors: npt.NDArray[np.float32] | None = None
-    size = 0
-    ids, subjects, norms, scores = list[str](), list[str](), list[Array](), list[Array]()
-    failures: dict[int, str] = {}
+    size = start = 0
+    tables: list[Any] = []
     note: dict[str, Any] = {}
     space: Space | None = None
 
@@ -109,6 +102,8 @@ def read_parquet(path: Path, columns: Called) -> Embeddings:
 
     for shard in shards:
         with reading_parquet(shard), _opened(shard) as file:
+            import pyarrow as pa
+
             text = (file.schema_arrow.metadata or {}).get(NOTE_KEY)
             own = parse_note(path if text is None else shard, text)
             size = int(own.pop("dimensions", size))
@@ -119,33 +114,30 @@ def read_parquet(path: Path, columns: Called) -> Embeddings:
             image, subject, listed = find_columns(shard, names, columns if text is None else {})
             if image is None or listed is None:
                 raise missing_column(shard, "vector" if listed is None else "id", names)
-            more = [] if text is None else ["norm", "failure"]
-            scored = [SCORE] if text is not None and SCORE in names else []
-            read = [name for name in (image, subject, listed, *more, *scored) if name]
-            for batch in file.iter_batches(batch_size=BLOCK, columns=read):
-                rows = range(len(ids), len(ids) + batch.num_rows)
-                present, found = _rows(batch.column(listed))
+            called = {"id": image} if subject is None else {"id": image, "subject": subject}
+            if text is not None:
+                called |= {name: name for name in ("norm", "failure", SCORE) if name in names}
+            kinds = dict.fromkeys(("id", "subject", "failure"), pa.string())
+            schema = pa.schema(kinds | dict.fromkeys(("norm", SCORE), pa.float32()))
+            known = file.read(columns=[*called.values()]).rename_columns([*called])
+            tables.append(known.cast(pa.schema([schema.field(name) for name in called])))
+            for batch in file.iter_batches(batch_size=BLOCK, columns=[listed]):
+                present, found = _rows(batch.column(0))
                 if len(found):
                     vectors = allocated(found.shape[1]) if vectors is None else vectors
-                    vectors[rows.start : rows.stop][present] = found
-                known = batch.column("norm") if more else np.full(len(rows), np.nan)
-                norms.append(np.asarray(known, np.float32))
-                if scored:
-                    scores.append(np.asarray(batch.column(SCORE), np.float32))
-                reasons = batch.column("failure").to_pylist() if more else []
-                failures |= {rows[i]: why for i, why in enumerate(reasons) if why is not None}
-                ids += _texts(batch, image)
-                subjects += _texts(batch, subject) or [""] * len(rows)
+                    vectors[start : start + batch.num_rows][present] = found
+                start += batch.num_rows
+    whole = pa.concat_tables([schema.empty_table(), *tables], promote_options="default").to_pandas()
+    ids, people = (whole[name].fillna("").tolist() for name in ("id", "subject"))
+    scored = all(SCORE in table.column_names for table in tables)
     return Embeddings(
         allocated(size) if vectors is None else vectors,
-        np.concatenate(norms or [np.empty(0, np.float32)]),
+        whole["norm"].to_numpy(np.float32, copy=True),
         note["flip"],
         ids=text_array(ids, str(path)),
-        subjects=text_array(subjects, str(path)) if any(subjects) else None,
-        failures=failures,
-        face_scores=np.concatenate(scores)
-        if scores and sum(map(len, scores)) == len(ids)
-        else None,
+        subjects=text_array(people, str(path)) if any(people) else None,
+        failures=whole["failure"].dropna().to_dict(),
+        face_scores=whole[SCORE].to_numpy(np.float32) if scored else None,
         note=note if len(shards) == 1 else {**note, "shards": len(shards)},
     )
 
@@ -158,12 +150,6 @@ def _rows(column: Any) -> tuple[Array, Array]:
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is no embedding
         numbers = column.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
     return present, numbers.reshape(present.sum(), -1 if present.any() else 0)
-
-
-def _texts(batch: Any, name: str | None) -> list[str]:
-    """Return the texts of a column; empty where there is none."""
-    values = [] if name is None else batch.column(name).to_pylist()
-    return ["" if value is None else str(value) for value in values]
 
 
 def _opened(path: Path) -> Any:

@@ -16,7 +16,6 @@ from facerec.base.errors import DatasetError
 from facerec.base.files import (
     NOTE,
     check_place,
-    fsync_directory,
     full_disk_sentence,
     parse_json,
     read_file,
@@ -116,15 +115,8 @@ class EmbeddingsWriter:
                 f"{missing[0]}; all processes must see the same folder, run the same command again"
             )
         whole = self._joined()
-        # Beside the parts, so that a kill leaves nothing that the next run would not clear away.
-        joined = self.folder / "joined.npz"
-        write_embeddings(joined, whole)
-        try:
-            joined.replace(self.path)
-            fsync_directory(self.path.parent)
-            shutil.rmtree(self.folder)
-        except OSError as problem:
-            raise DatasetError(full_disk_sentence(self.path, problem)) from problem
+        write_embeddings(self.path, whole)
+        shutil.rmtree(self.folder, ignore_errors=True)
         return whole
 
     def _joined(self) -> Embeddings:
@@ -136,16 +128,11 @@ class EmbeddingsWriter:
         digests = []
         for number in range(-(-len(self.ids) // self._rows_per_chunk)):
             rows, part = self.rows(number), read_embeddings(self._file(number))
-            if not np.array_equal(part.ids, self.ids[rows]):  # type: ignore[arg-type]
-                raise DatasetError(
-                    f"{self._file(number)}: holds other images than it should; remove "
-                    f"{self.folder} and run the same command again"
-                )
             vectors[rows], norms[rows] = part.vectors, part.norms
             failures |= {int(rows[row]): why for row, why in part.failures.items()}
             several |= {int(rows[row]): note for row, note in part.several.items()}
+            assert part.digests is not None  # as `embed_images` gives them
             digests.append(part.digests)
-        known = [each for each in digests if each is not None]  # a part of before has none
         return Embeddings(
             vectors,
             norms,
@@ -156,7 +143,7 @@ class EmbeddingsWriter:
             face_scores=None if self._faces is None else self._faces(vectors),
             note=self.note,
             several=several,
-            digests=np.concatenate(known) if len(known) == len(digests) else None,
+            digests=np.concatenate(digests),
         )
 
     def abandon(self) -> int:

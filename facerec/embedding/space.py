@@ -80,9 +80,10 @@ class Space:
                 unknown.append(name)
             elif mine != theirs and (name in _MADE_BY or 0 not in (mine, theirs)):
                 raise ModelError(
-                    f"{where} cannot be compared: {self._difference(name, other)}; their scores "
-                    "mean nothing together; embed both with one model that prepares pixels alike, "
-                    "and both with --no-flip or without"
+                    f"{where} cannot be compared: one is of another {name}, {str(mine)[:120]} of "
+                    f"{self.name} and {str(theirs)[:120]} of {other.name}, so their scores mean "
+                    "nothing together; embed both with one model that prepares pixels alike, and "
+                    "both with --no-flip or without"
                 )
         if not unknown:
             return ""
@@ -131,15 +132,3 @@ class Space:
         }
         text = json.dumps(terms, sort_keys=True)
         return f"facerec-1-{hashlib.sha256(text.encode()).hexdigest()}"
-
-    def _difference(self, name: str, other: Space) -> str:
-        """Return how two spaces differ in a field, in words."""
-        if name == "flip":
-            return "mirror images were added in one alone"
-        if name == "embedding_size":
-            return f"they have {self.embedding_size} and {other.embedding_size} dimensions"
-        if name == "model":
-            sides = [f"{each.name} (SHA-256 {str(each.model)[:12]}…)" for each in (self, other)]
-            return f"one is of {sides[0]} and the other of another model, {sides[1]}"
-        sides = [str(each.preprocessing)[:120] for each in (self, other)]
-        return f"{self.name} has another preprocessing in both, {sides[0]} and {sides[1]}"

@@ -44,9 +44,8 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
         open_file(path).close()  # no pipe, which would be waited for
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            if (
-                path.suffix == ".safetensors"
-            ):  # torch's own loader takes them in newer releases only
+            # torch's own loader takes them in newer releases only.
+            if path.suffix == ".safetensors":
                 content = load_file(path)
             else:
                 _check_archive(path)

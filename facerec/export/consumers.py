@@ -49,12 +49,15 @@ class ConsumerRow:
     """Why it is not the same; empty otherwise."""
 
 
+_OTHERWISE = "it computes the network otherwise"
+
+
 @dataclass(frozen=True)
 class _Consumer:
     name: str
     module: str
-    embed: Callable[[OnnxFile, Images], Vectors]
-    """Embeds BGR photos, the first one alone and the others as a batch."""
+    embed: Callable[[OnnxFile, Images, Vectors], Vectors]
+    """Embeds BGR photos, or what the file takes of them, the first alone, the others as a batch."""
     required: bool
     """Whether an installed one must embed as torch does, to the bar of the main check."""
 
@@ -91,45 +94,34 @@ def check_consumers(path: Path, model: TorchModel, images: Images) -> list[Consu
             why = "it feeds RGB by 127.5/127.5 alone"
             rows.append(ConsumerRow(name, version, "not suited", note=why))
             continue
+        bar, figures = Bar() if consumer.required else Bar(1e-4), dict[str, float]()
+        outcome: Outcome = "cannot load"
         try:
             with quiet():
-                found = deviation(reference, consumer.embed(file, images))
+                found = deviation(reference, consumer.embed(file, images, pixels))
         except Exception as error:  # whatever a stranger's library raises
-            if consumer.required:
-                raise ExportError(
-                    f"{name} {version} cannot use the exported file ({message_line(error)}); try "
-                    "another opset"
-                ) from error
             why = message_line(error).removeprefix(f"{file.where}: ")
-            rows.append(ConsumerRow(name, version, "cannot load", note=why))
-            continue
-        bar = Bar() if consumer.required else Bar(1e-4)
-        same = bar.reached(found, noise)
-        if consumer.required and not same:
+        else:
+            figures, same = vars(found), bar.reached(found, noise)
+            outcome, why = ("same", "") if same else ("not suited", _OTHERWISE)
+        if consumer.required and outcome != "same":
             raise ExportError(
-                f"{name} {version} does not embed as the backbone does: max |Δ| "
-                f"{found.max_abs:.2g} (at most {bar.max_abs:g}), cosine {found.min_cosine:.7f} (at "
-                f"least {bar.min_cosine:g})"
+                f"{name} {version} does not embed as the backbone does: {why} "
+                f"{bar.words(found) if figures else ''}; try another opset"
             )
-        outcome: Outcome = "same" if same else "not suited"
-        why = "" if same else "it computes the network otherwise"
-        rows.append(ConsumerRow(name, version, outcome, **vars(found), note=why))
+        rows.append(ConsumerRow(name, version, outcome, **figures, note=why))
     return rows
 
 
-def _with_engine(engine: type[Engine], file: OnnxFile, images: Images) -> Vectors:
-    stated = guess_preprocessing(file).preprocessing
-    x = np.ascontiguousarray(normalize_array(images[..., ::-1], stated))
+def _with_engine(engine: type[Engine], file: OnnxFile, images: Images, pixels: Vectors) -> Vectors:
     opened = engine(file)
-    return np.concatenate([opened.run(x[:1]), opened.run(x[1:])])
+    return np.concatenate([opened.run(pixels[:1]), opened.run(pixels[1:])])
 
 
-def _insightface(file: OnnxFile, images: Images) -> Vectors:
+def _insightface(file: OnnxFile, images: Images, pixels: Vectors) -> Vectors:
     model_zoo = importlib.import_module("insightface.model_zoo")
     assert file.path is not None
     model = model_zoo.get_model(str(file.path.resolve()), providers=["CPUExecutionProvider"])
-    if model is None:
-        raise ExportError("its get_model returns None")
     return np.concatenate([model.get_feat(images[0]), model.get_feat(list(images[1:]))])
 
 
@@ -146,7 +138,7 @@ numpy.save(sys.stdout.buffer, numpy.concatenate(outputs))
 """
 
 
-def _opencv(file: OnnxFile, images: Images) -> Vectors:
+def _opencv(file: OnnxFile, images: Images, pixels: Vectors) -> Vectors:
     """Embed with OpenCV in a process of its own, since it crashes on some sound files."""
     stated = guess_preprocessing(file).preprocessing
     given = io.BytesIO()

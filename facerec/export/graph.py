@@ -55,7 +55,7 @@ def export_graph(
         note: what the file says about itself, as JSON types; its ``preprocessing`` is set here.
 
     Raises:
-        ExportError: the exporter fails, cannot honour the opset, or the backbone is no such map.
+        ExportError: the exporter fails, or cannot honour the opset.
         MissingExtraError: onnx or onnxscript is not installed.
     """
     module = copy_for_export(backbone)
@@ -65,7 +65,6 @@ def export_graph(
     if wanted != preprocessing:
         _fold_preprocessing(graph, preprocessing, wanted)
     graph.finish()
-    _check_interface(model.graph)
     return serialized(model, {**note, "preprocessing": asdict(wanted)}, opset)
 
 
@@ -98,14 +97,14 @@ def serialized(model: Any, note: Mapping[str, Any], opset: int) -> bytes:
 
     opsets = [(entry.domain, entry.version) for entry in model.opset_import]
     if opsets != [("", opset)]:
-        written = ", ".join(f"{domain or 'opset'} {version}" for domain, version in opsets)
-        # An operator of the network may have no older form: a mean over pixels is of opset 18.
-        possible = opsets[0][1] if len(opsets) == 1 and opset == OPSET else OPSET
         raise ExportError(
-            f"the exporter wrote {written} where opset {opset} was asked for; ask for one that "
-            f"torch {torch.__version__} can write of this network, such as {possible}"
+            f"the exporter wrote {opsets} where opset {opset} was asked for; ask for one that "
+            f"torch {torch.__version__} can write of this network, such as {opsets[0][1]}"
         )
-    _name_all(model.graph)
+    # insightface's package takes first nodes whose names begin with Sub and Mul for a normalisation
+    # in the graph, and then feeds raw pixels.
+    for index, node in enumerate(model.graph.node):
+        node.name = f"{node.op_type.lower()}_{index}"
     # The exporter's own remarks hold paths of this machine.
     for message in (model, model.graph, *model.graph.node, *model.graph.input, *model.graph.output):
         del message.metadata_props[:]
@@ -181,22 +180,6 @@ def _trace(module: nn.Module, opset: int) -> Any:
     return program.model_proto
 
 
-def _check_interface(graph: Any) -> None:
-    """Refuse a graph that does not map a free batch of images to one embedding each."""
-    found = [
-        (v.name, [d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim])
-        for v in (*graph.input, *graph.output)
-    ]
-    *_, size = ["D", *found[-1][1]]
-    wanted = [(INPUT, [BATCH, 3, *IMAGE_SIZE]), (OUTPUT, [BATCH, size])]
-    if found != wanted or not isinstance(size, int):
-        raise ExportError(
-            f"the exported graph has inputs and outputs {found}; export a backbone that maps any "
-            f"batch of images to one embedding each, {INPUT} {[BATCH, 3, *IMAGE_SIZE]} → {OUTPUT} "
-            f"{[BATCH, 'D']}"
-        )
-
-
 def _fold_preprocessing(graph: Graph, trained: Preprocessing, wanted: Preprocessing) -> None:
     first, *others = graph.readers(INPUT)
     if others or first.op_type != "Conv" or first.input[1] not in graph.stored:
@@ -211,28 +194,3 @@ def _fold_preprocessing(graph: Graph, trained: Preprocessing, wanted: Preprocess
     if trained.channels != wanted.channels:
         weight = weight[:, ::-1]
     graph.set(first.input[1], weight)
-
-
-def _name_all(graph: Any) -> None:
-    """Name nodes and what they make by type and position.
-
-    insightface's package takes first nodes whose names begin with Sub and Mul for a normalisation
-    in the graph, and then feeds raw pixels. Names from here are in lower case.
-    """
-    outer = {value.name for value in (*graph.input, *graph.output)}
-    stored = {tensor.name for tensor in graph.initializer}
-    names: dict[str, str] = {}
-    for index, node in enumerate(graph.node):
-        node.name = f"{node.op_type.lower()}_{index}"
-        for slot, name in enumerate(node.input):
-            # The exporter's own constants have numbers for names, weights those of the modules.
-            if name in stored and name.startswith("val_") and name not in names:
-                names[name] = f"{node.name}.{slot}"
-        for slot, name in enumerate(node.output):
-            if name not in outer:
-                names[name] = f"{node.name}:{slot}"
-    for tensor in graph.initializer:
-        tensor.name = names.get(tensor.name, tensor.name)
-    for node in graph.node:
-        node.input[:] = [names.get(name, name) for name in node.input]
-        node.output[:] = [names.get(name, name) for name in node.output]

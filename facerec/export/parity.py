@@ -62,19 +62,29 @@ class Bar:
             return False
         return found.max_abs <= self.max_abs or found.max_abs <= ROUNDING * noise()
 
+    def words(self, found: Deviation) -> str:
+        """Say what was measured, and what must be reached."""
+        return (
+            f"max |Δ| {found.max_abs:.2g} (at most {self.max_abs:g}), cosine "
+            f"{found.min_cosine:.7f} (at least {self.min_cosine:g})"
+        )
+
+
+DEFAULT = Bar()
+
 
 @dataclass(frozen=True)
-class ParityRow:
+class ParityRow(Deviation):
     """One comparison of onnxruntime with torch, or of a batch with its rows."""
 
     check: str
     batch: int
-    max_abs: float
-    min_cosine: float
 
 
 def deviation(reference: Vectors, actual: Vectors) -> Deviation:
     """Compare embeddings ``(N, D)`` row by row with what they should be.
+
+    The figures have as many digits as a repetition gives again.
 
     Returns:
         NaN throughout where a value is not finite, or an embedding is zero on one side only. Two
@@ -86,11 +96,11 @@ def deviation(reference: Vectors, actual: Vectors) -> Deviation:
         cosines = (wanted * got).sum(axis=1) / (norms * actual_norms)
         cosines[(norms == 0) & (actual_norms == 0)] = 1
         difference = np.abs(got - wanted).max() / (norms.mean() or 1)
-    found = float(difference), float(min(cosines.min(), 1))
+    found = float(f"{difference:.1e}"), round(float(min(cosines.min(), 1)), 7)
     return Deviation(*found) if np.isfinite(found).all() else Deviation(np.nan, np.nan)
 
 
-def check_parity(model: TorchModel, file: OnnxFile, bar: Bar | None = None) -> list[ParityRow]:
+def check_parity(model: TorchModel, file: OnnxFile, bar: Bar = DEFAULT) -> list[ParityRow]:
     """Compare an exported file in onnxruntime with the backbone in torch, both float32 on the CPU.
 
     Random normal numbers, generated faces and constant inputs (0, 1, −1) go through in batches of
@@ -101,7 +111,6 @@ def check_parity(model: TorchModel, file: OnnxFile, bar: Bar | None = None) -> l
     Raises:
         ExportError: a row does not pass; the sentence names it.
     """
-    bar = Bar() if bar is None else bar
     engine = OnnxruntimeEngine(file)
     stated = guess_preprocessing(file).preprocessing
     rows: list[ParityRow] = []
@@ -118,16 +127,14 @@ def check_parity(model: TorchModel, file: OnnxFile, bar: Bar | None = None) -> l
         together = engine.run(inputs[:ROWS_ALONE])
         pairs.append((f"{check}, rows alone", ROWS_ALONE, together, np.concatenate(alone)))
         for name, batch, wanted, got in pairs:
-            found = deviation(wanted, got)
-            rows.append(ParityRow(name, batch, **vars(found)))
-            failed += [] if bar.reached(found, noise) else rows[-1:]
+            rows.append(ParityRow(**vars(deviation(wanted, got)), check=name, batch=batch))
+            failed += [] if bar.reached(rows[-1], noise) else rows[-1:]
     if failed:
         worst = max(failed, key=lambda row: np.nan_to_num(row.max_abs, nan=np.inf))
         raise ExportError(
             f"{file.where}: {engine.name} and torch differ in {len(failed)} of {len(rows)} checks, "
-            f"most for {worst.check} at batch {worst.batch}: max |Δ| {worst.max_abs:.2g} (at most "
-            f"{bar.max_abs:g}), cosine {worst.min_cosine:.7f} (at least {bar.min_cosine:g}); the "
-            "exporter has changed the network, try another opset"
+            f"most for {worst.check} at batch {worst.batch}: {bar.words(worst)}; the exporter has "
+            "changed the network, try another opset"
         )
     return rows
 

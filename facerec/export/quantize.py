@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from facerec.backbones.preprocessing import Preprocessing, normalize_array
+from facerec.backbones.preprocessing import normalize_array
 from facerec.base.errors import ExportError
 from facerec.base.libraries import needed
-from facerec.base.recipe import from_dict
 from facerec.embedding.engines import session_options
-from facerec.embedding.onnx_file import parse_onnx
+from facerec.embedding.onnx_file import OnnxFile
+from facerec.embedding.onnx_preprocessing import guess_preprocessing
 from facerec.export.graph import INPUT, quiet, serialized
 from facerec.export.rewrites import split_batch_norms, split_prelus
 from facerec.records.decode import decode_image
@@ -42,7 +42,7 @@ OPERATORS = ("Conv", "Gemm", "Add", "Mul", "LeakyRelu")
 
 
 def int8_calibration_data(
-    path: str | Path, count: int = 512, seed: int = 0
+    path: str | Path, count: int = 512
 ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
     """Choose the faces that the ranges of an int8 model are taken from.
 
@@ -50,7 +50,6 @@ def int8_calibration_data(
         path: a pack (``.bin``, ``.npz``), a record file or its folder, or a folder with aligned
             images anywhere below it.
         count: images to choose at random; all, if there are no more.
-        seed: of the choice.
 
     Returns:
         uint8 RGB ``(N, 112, 112, 3)``, and what a card says of them as JSON types: name, number,
@@ -68,7 +67,7 @@ def int8_calibration_data(
             f"{path}: {number} of its {len(source)} images are too few int8 calibration data; give "
             f"{MIN_IMAGES} aligned faces like those of the deployment or more, better some hundreds"
         )
-    chosen = np.sort(np.random.default_rng(seed).choice(len(source), number, replace=False))
+    chosen = np.sort(np.random.default_rng(0).choice(len(source), number, replace=False))
     images = np.empty((number, 112, 112, 3), np.uint8)
     digest = hashlib.sha256()
     for row, index in enumerate(chosen.tolist()):
@@ -79,7 +78,7 @@ def int8_calibration_data(
     return images, {**facts, "notes": list(source.notes)}
 
 
-def quantize_int8(main: bytes, images: NDArray[np.uint8]) -> bytes:
+def quantize_int8(file: OnnxFile, images: NDArray[np.uint8]) -> bytes:
     """Make the int8 variant of an exported file.
 
     Batch norms and PReLUs are first rewritten into what has integer kernels, exactly. Weights get
@@ -89,29 +88,29 @@ def quantize_int8(main: bytes, images: NDArray[np.uint8]) -> bytes:
     its values. The first convolution stays in float32, and the embedding is not rounded.
 
     Args:
-        main: what `export_graph` returned.
+        file: what `export_graph` returned, parsed.
         images: aligned faces, uint8 RGB ``(N, 112, 112, 3)``; see `int8_calibration_data`.
 
     Raises:
         MissingExtraError: onnx or onnxruntime is not installed.
     """
-    file = parse_onnx(main, "the main file")
-    note = file.note
-    assert note is not None  # `export_graph` wrote it
     with needed("'facerec[onnx]'", "quantising"):
         import onnx
         from onnxruntime.quantization import CalibrationMethod, QuantType
         from onnxruntime.quantization.calibrate import TensorsData
         from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 
-    preprocessing = from_dict(Preprocessing, note["preprocessing"], file.where)
-    model = onnx.load_from_string(main)
+    preprocessing = guess_preprocessing(file).preprocessing
+    model = onnx.load_from_string(file.content)
     split_batch_norms(model)
     split_prelus(model)
     for index, node in enumerate(model.graph.node):
         node.name = f"{node.op_type.lower()}_{index}"
     first = [node.name for node in model.graph.node if INPUT in node.input]
-    names = _quantised_values(model.graph, first)
+    stored = {tensor.name for tensor in model.graph.initializer}
+    nodes = [node for node in model.graph.node if node.op_type in OPERATORS]
+    values = dict.fromkeys(name for node in nodes for name in (*node.input, *node.output))
+    names = [name for name in values if name not in stored]
     batches = (images[start : start + BATCH] for start in range(0, len(images), BATCH))
     pixels = (np.ascontiguousarray(normalize_array(each, preprocessing)) for each in batches)
     ranges = value_ranges(model, names, pixels)
@@ -131,7 +130,7 @@ def quantize_int8(main: bytes, images: NDArray[np.uint8]) -> bytes:
         quantizer.quantize_model()
         # It appends what it adds at the end.
         quantizer.model.topological_sort()
-    return serialized(quantizer.model.model, {**note, "variant": "int8"}, file.opset)
+    return serialized(quantizer.model.model, {**(file.note or {}), "variant": "int8"}, file.opset)
 
 
 def value_ranges(model: Any, names: list[str], batches: Iterator[NDArray[np.float32]]) -> Ranges:
@@ -165,13 +164,3 @@ def _open(path: Path) -> ImageSource:
     if path.is_file() or any(path.glob("*.rec")):
         return open_dataset(Data(path, layout="records"), seed=0)
     return FolderImages(path)
-
-
-def _quantised_values(graph: Any, excluded: list[str]) -> list[str]:
-    """Return the values between nodes that the quantised nodes read or make."""
-    stored = {tensor.name for tensor in graph.initializer}
-    names: dict[str, None] = {}
-    for node in graph.node:
-        if node.op_type in OPERATORS and node.name not in excluded:
-            names |= dict.fromkeys((*node.input, *node.output))
-    return [name for name in names if name not in stored]

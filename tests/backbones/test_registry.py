@@ -40,25 +40,18 @@ def settled(name: str) -> nn.Module:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_output_is_float32_and_eval_is_deterministic(name: str) -> None:
+def test_output_is_float32_and_the_same_in_any_order_of_memory_and_batch(name: str) -> None:
     backbone = settled(name)
     with torch.no_grad():
         first, second = backbone(images()), backbone(images())
         alone = backbone(images()[1:2])
+        channels_last = backbone(images().to(memory_format=torch.channels_last))
     assert first.shape == (4, 32) and first.dtype == torch.float32
     assert backbone.embedding_size == 32 and torch.equal(first, second)
     assert first.isfinite().all() and first.std() > 0
     torch.testing.assert_close(alone, first[1:2], rtol=1e-3, atol=1e-3)
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_channels_last_equals_contiguous(name: str) -> None:
-    backbone = settled(name)
-    with torch.no_grad():
-        contiguous = backbone(images())
-        channels_last = backbone(images().to(memory_format=torch.channels_last))
-    scale = contiguous.abs().max().item()
-    torch.testing.assert_close(channels_last, contiguous, rtol=0, atol=1e-4 * scale)
+    scale = first.abs().max().item()
+    torch.testing.assert_close(channels_last, first, rtol=0, atol=1e-4 * scale)
 
 
 @pytest.mark.parametrize("name", ALL)

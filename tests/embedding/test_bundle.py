@@ -52,7 +52,7 @@ def test_a_whole_bundle(bundle: Path) -> None:
     assert bundle_file(bundle, "int8") == (bundle / small, sums[small])
     for absent in ("fp16", "README", "model"):
         with pytest.raises(
-            ModelError, match=f"no variant '{absent}' .* it has fixed-batch-1, int8"
+            ModelError, match=f"no variants/{absent}.onnx .* it has .*fixed-batch-1.onnx, .*int8"
         ):
             bundle_file(bundle, absent)
 
@@ -102,21 +102,24 @@ EMPTY = hashlib.sha256(b"").hexdigest()
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (change("model.onnx", b"Weights"), r"model.onnx': its SHA-256 is another, by SHA256SUMS"),
-        (change("variants/int8.onnx", b""), r"int8.onnx': its SHA-256 is another"),
-        (change("more.onnx", b"x"), r"'more.onnx': is not listed"),
-        (change("variants/more.onnx", b"x"), r"'variants/more.onnx': is not listed"),
+        (
+            change("model.onnx", b"Weights"),
+            r"model.onnx' is [0-9a-f]{64}, and in SHA256SUMS [0-9a-f]{64}",
+        ),
+        (change("variants/int8.onnx", b""), r"int8.onnx' is [0-9a-f]{64}, and in"),
+        (change("more.onnx", b"x"), r"'more.onnx' is .* not listed"),
+        (change("variants/more.onnx", b"x"), r"'variants/more.onnx' is .* not listed"),
         (change("\x1b[2J", b"x"), r"a name that"),
-        (remove("words.txt"), r"'words.txt': is missing"),
+        (remove("words.txt"), r"'words.txt' is missing"),
         (remove("SHA256SUMS"), r"SHA256SUMS: cannot be read"),
         (link("model.onnx", "../moved"), r"'model.onnx' is a link or no regular file"),
         (link("variants", "../moved"), r"'variants' is a link"),
         (link("SHA256SUMS", "/etc/passwd"), r"SHA256SUMS: cannot be read .a link"),
         (link("dangling", "nowhere"), r"'dangling' is a link"),
         (lambda folder: os.mkfifo(folder / "pipe"), r"'pipe' is a link or no regular file"),
-        (listing(f"{ZEROS}  ../secret"), r"'../secret': is missing"),
-        (listing(f"{ZEROS}  model.onnx"), r"model.onnx': its SHA-256 is another"),
-        (listing(f"{EMPTY}  variants"), r"'variants': is missing"),
+        (listing(f"{ZEROS}  ../secret"), r"'../secret' is missing"),
+        (listing(f"{ZEROS}  model.onnx"), r"model.onnx' is [0-9a-f]{64}, and in"),
+        (listing(f"{EMPTY}  variants"), r"'variants' is missing"),
         (change("SHA256SUMS", b"\xff"), r"SHA256SUMS: cannot be read"),
         (change("SHA256SUMS", b"a" * (2**24 + 1)), r"16,777,216 at most"),
     ],

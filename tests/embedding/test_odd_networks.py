@@ -123,28 +123,6 @@ def test_sound_networks_have_no_notes(batch: Any) -> None:
     assert OnnxModel(parsed(zero)).notes == ()
 
 
-def test_only_graphs_that_may_mix_pictures_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loading a plain network costs one picture."""
-    seen: list[int] = []
-    run = OnnxModel._run
-
-    def counted(self: OnnxModel, pixels: np.ndarray, alone: bool) -> Any:
-        seen.append(len(pixels))
-        return run(self, pixels, alone)
-
-    monkeypatch.setattr(OnnxModel, "_run", counted)
-    plain = tiles(), shaped(-1, 8), shaped(0, 8, 1)
-    mixing = quantized(), centered(), shaped(1, 8), shaped(1, -1)
-    cases = [*((network, [1]) for network in plain), *((network, [1, 2]) for network in mixing)]
-    for network, batches in cases:
-        seen.clear()
-        assert parsed(network).row_by_row is (batches == [1])
-        OnnxModel(parsed(network))
-        assert seen == batches
-    flatten = node("Flatten", ["embedding"], ["y"], axis=0)  # attributes mix pictures, too
-    assert not parsed(followed(tiles(), [flatten])).row_by_row
-
-
 def test_a_batch_norm_in_training_mode_is_refused() -> None:
     one, zero = np.ones(3, np.float32), np.zeros(3, np.float32)
     stored = {"scale": one, "shift": zero, "mean": zero, "variance": one}

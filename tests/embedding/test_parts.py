@@ -71,14 +71,14 @@ def test_a_kill_while_parts_are_joined_costs_nothing(tmp_path: Path) -> None:
     # Killed after the rename, before the parts were removed; and before the rename.
     for gone in (False, True):
         shutil.copytree(tmp_path / "copy", first.folder)
-        (first.folder / "joined.npz").write_bytes(b"half")
+        (path.parent / ".e.npz.abcdefgh.tmp").write_bytes(b"half")
         if gone:
             path.unlink()
         again = writer(path)
         assert again.begin() == []
         again.finish()
         assert same(read_embeddings(path), whole())
-        assert not first.folder.exists()
+        assert not first.folder.exists() and not [*path.parent.glob(".*")]
 
 
 @pytest.mark.parametrize(
@@ -104,12 +104,8 @@ def test_parts_of_another_job_are_refused(
 def test_wrong_or_damaged_parts(tmp_path: Path) -> None:
     first = writer(tmp_path / "e.npz")
     first.begin()
-    for part in (1, 2, 3):
+    for part in range(4):
         first.write(part, share(first.rows(part)))
-    first.write(0, share(first.rows(1)))
-    with pytest.raises(DatasetError, match=r"part-000000\.npz: holds other images than it should"):
-        first.finish()
-    first.write(0, share(first.rows(0)))
     (first.folder / "part-000002.npz").write_bytes(b"damaged")
     with pytest.raises(DatasetError, match=r"part-000002\.npz: no whole"):
         first.finish()

@@ -16,10 +16,15 @@ KNOWN = Space.of_model(ABOUT, True, 4)
 @pytest.mark.parametrize(
     ("change", "flip", "size", "words"),
     [
-        ({"name": "b", "path": "b.onnx", "sha256": "b"}, True, 4, r"mine \(runs.*b \(b.onnx\)"),
-        ({"preprocessing": {"channels": "bgr"}}, True, 4, "mine .* another preprocessing"),
-        ({}, False, 4, "mirror images"),
-        ({}, True, 8, "4 and 8 dimensions"),
+        (
+            {"name": "b", "path": "b.onnx", "sha256": "b"},
+            True,
+            4,
+            r"r model, .*mine \(runs.*b \(b.onnx\)",
+        ),
+        ({"preprocessing": {"channels": "bgr"}}, True, 4, "another preprocessing, .* of mine"),
+        ({}, False, 4, "another flip, True .* False"),
+        ({}, True, 8, "another embedding_size, 4 .* 8"),
     ],
 )
 def test_what_is_known_to_differ_is_refused_for_every_purpose(

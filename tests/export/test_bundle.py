@@ -114,7 +114,7 @@ def quick(monkeypatch: MonkeyPatch, tiny_onnx: bytes, result: VerificationResult
     """Leave out torch's exporter, consumers, parity and benches, which take seconds each."""
 
     def same(model: TorchModel, file: OnnxFile, bar: Any = None) -> list[Any]:
-        return [bundle.ParityRow("faces", 1, 0.0, 1.0)]
+        return [bundle.ParityRow(0.0, 1.0, "faces", 1)]
 
     monkeypatch.setattr(bundle, "check_parity", same)
 
@@ -292,7 +292,7 @@ def test_an_int8_file_that_loses_too_much_is_not_written(
     kept: bool,
 ) -> None:
     monkeypatch.setattr(bundle, "compare", worse(loss))
-    monkeypatch.setattr(bundle, "quantize_int8", lambda main, images: main)
+    monkeypatch.setattr(bundle, "quantize_int8", lambda main, images: main.content)
     options = BundleOptions(int8=pack, int8_images=40, max_loss=0.2)
     report = export_bundle(saved, tmp_path / "b", options, benches=[bench])
     assert (report.path / "variants" / "int8.onnx").is_file() == kept

@@ -55,34 +55,24 @@ def export(module: nn.Module, preprocessing: Preprocessing | None = None, **opti
 # --- the contract ----------------------------------------------------------------------------
 
 
-def test_one_float32_image_input_and_one_embedding(tiny_onnx: bytes) -> None:
-    file = parse_onnx(tiny_onnx, "tiny")
+def test_one_file_from_images_to_embeddings_that_says_what_it_needs_and_no_more(
+    tiny_onnx: bytes, tiny_note: dict[str, Any]
+) -> None:
+    file, model = parse_onnx(tiny_onnx, "tiny"), onnx.load_from_string(tiny_onnx)
     assert file.inputs == (TensorInfo("data", "float32", ("batch", 3, 112, 112)),)
     assert file.outputs == (TensorInfo("embedding", "float32", ("batch", 32)),)
     assert (file.opset, file.ir_version) == (17, 8)
     assert leading_scaling(file) is None
-
-
-def test_the_file_stands_alone_and_tells_nothing_of_the_machine(tiny_onnx: bytes) -> None:
-    model = onnx.load_from_string(tiny_onnx)
+    wanted = {"channels": "rgb", "mean": 127.5, "std": 127.5}
+    assert file.note == {**tiny_note, "preprocessing": wanted}
     assert [entry.domain for entry in model.opset_import] == [""]
     assert not model.functions
     assert all(t.data_location == onnx.TensorProto.DEFAULT for t in model.graph.initializer)
     assert [entry.key for entry in model.metadata_props] == [METADATA_KEY]
     assert not any(node.doc_string or node.metadata_props for node in model.graph.node)
     assert b"/home" not in tiny_onnx and str(Path(__file__).parents[2]).encode() not in tiny_onnx
-
-
-def test_the_note_is_readable_and_tells_the_preprocessing(
-    tiny_onnx: bytes, tiny_note: dict[str, Any]
-) -> None:
-    note = parse_onnx(tiny_onnx, "tiny").note
-    wanted = {"channels": "rgb", "mean": 127.5, "std": 127.5}
-    assert note == {**tiny_note, "preprocessing": wanted}
-
-
-def test_no_node_is_named_like_a_normalisation(tiny_onnx: bytes) -> None:
-    nodes = [node.name for node in onnx.load_from_string(tiny_onnx).graph.node]
+    # None is named like a normalisation, which insightface would take for one.
+    nodes = [node.name for node in model.graph.node]
     assert len(set(nodes)) == len(nodes)
     assert not any(name.startswith(("Sub", "Mul", "_minus", "_mul")) for name in nodes)
     assert nodes[:3] == ["conv_0", "prelu_1", "conv_2"]

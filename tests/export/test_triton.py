@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from helpers.flat_onnx import flat_onnx
+from helpers.toy_onnx import parsed, tiles
 from onnx import TensorProto
 
 from facerec.export.triton import model_id, triton_config
@@ -8,12 +8,12 @@ from facerec.export.triton import model_id, triton_config
 
 def test_the_text_is_a_model_configuration() -> None:
     """As protobuf's text format of Triton's model_config.proto, whose parser takes it."""
-    assert triton_config("my-run", flat_onnx(dimension=24)).splitlines() == [
+    assert triton_config("my-run", parsed(tiles())).splitlines() == [
         'name: "my-run"',
         'backend: "onnxruntime"',
         "max_batch_size: 64",
         'input [ { name: "data" data_type: TYPE_FP32 dims: [3, 112, 112] } ]',
-        'output [ { name: "embedding" data_type: TYPE_FP32 dims: [24] } ]',
+        'output [ { name: "embedding" data_type: TYPE_FP32 dims: [8] } ]',
         "dynamic_batching { }",
         "instance_group [ { count: 1 kind: KIND_AUTO } ]",
         "optimization { execution_accelerators { gpu_execution_accelerator [ "
@@ -22,8 +22,9 @@ def test_the_text_is_a_model_configuration() -> None:
 
 
 def test_types_layout_and_names_come_from_the_file() -> None:
-    file = flat_onnx(dtype=TensorProto.UINT8, channels_last=True, name='im"age\n')
-    line = triton_config("m", file).splitlines()[3]
+    model = tiles(dtype=TensorProto.UINT8, layout="NHWC")
+    model.graph.input[0].name = model.graph.node[0].input[0] = 'im"age\n'
+    line = triton_config("m", parsed(model)).splitlines()[3]
     assert line == r'input [ { name: "im\"age\n" data_type: TYPE_UINT8 dims: [112, 112, 3] } ]'
 
 

@@ -18,7 +18,7 @@ from facerec.base.errors import DatasetError
 from facerec.base.files import check_place
 from facerec.base.recipe import from_dict
 from facerec.commands.cli import Console, exact_rates, print_first, run_command
-from facerec.commands.embedder import DEFAULT, Embedder, print_embeddings, print_notes
+from facerec.commands.embedder import DEFAULT, Embedder, print_notes, read_stored
 from facerec.commands.sources import Opened, kind_of, open_set
 from facerec.embedding.onnx_preprocessing import PIXELS
 from facerec.records.people import read_members
@@ -71,7 +71,7 @@ def calibrate(
     from facerec.embedding.calibration import calibration_file
     from facerec.embedding.extraction import draw_faces
     from facerec.embedding.face_score import SPOILT_FACES
-    from facerec.embedding.file import is_embeddings, read_embeddings
+    from facerec.embedding.file import is_embeddings
     from facerec.embedding.loading import newest_run
     from facerec.embedding.placement import alike_note, better_placement
     from facerec.verification import select_embeddings
@@ -89,8 +89,7 @@ def calibrate(
     stored, network, opened, align, sample = None, None, None, None, None
     if embeddings is not None:
         embedder.refuse_unused()
-        stored = read_embeddings(embeddings, columns=embedder.column_names)
-        print_embeddings(embeddings, stored, console)
+        stored = read_stored(embeddings, embedder.column_names, console)
         network = _network_of(stored, embedder, console)
     if source != embeddings:
         kind = "bench" if bench is not None else kind_of(source)

@@ -12,7 +12,7 @@ import tyro
 from facerec.base.errors import DatasetError
 from facerec.base.files import check_place
 from facerec.commands.cli import Console, called_columns, run_command
-from facerec.commands.embedder import print_embeddings, print_notes
+from facerec.commands.embedder import print_notes, read_stored
 from facerec.records.other_kinds import other_kind
 from facerec.records.proposals import write_proposals
 from facerec.report import words
@@ -51,7 +51,7 @@ def clean(
         columns: What a file of embeddings calls its columns, as id=image_id vector=embedding.
         device: Where to compute: auto, cpu, cuda, cuda:1 or mps.
     """
-    from facerec.embedding.file import is_embeddings, read_embeddings
+    from facerec.embedding.file import is_embeddings
     from facerec.galleries.cleaning import clean_set
     from facerec.galleries.contact_sheet import SHOWN, faces_of, write_contact_sheet
     from facerec.galleries.tables import KINDS, proposal_tables
@@ -70,8 +70,7 @@ def clean(
             other_kind(source)
             or f"{source}: to compare faces takes their --embeddings, which facerec embed makes"
         )
-    embedded = read_embeddings(stored, columns=called_columns(columns))
-    print_embeddings(stored, embedded, console)
+    embedded = read_stored(stored, called_columns(columns), console)
     labels, titles = embedded.subjects, embedded.ids
     if stored != source:
         dataset = open_dataset(Data(path=source, on_error="skip"), seed=0)

@@ -25,7 +25,7 @@ from facerec.commands.embedder import (
     print_model,
     print_notes,
     print_several,
-    print_unlike,
+    unlike_note,
 )
 from facerec.commands.sources import Kind, open_set
 from facerec.report.progress import progress_bar
@@ -168,8 +168,8 @@ def print_summary(written: Embeddings, path: Path, console: Console) -> None:
     )
     failures = [f"not acquired: {why}" for why in written.failures.values()]
     print_first(failures, "the file lists all", console)
-    print_unlike(written, console, "marked in the file")
-    print_notes([alike_note(written, written.subjects)], console)
+    unlike = unlike_note(written, "marked in the file")
+    print_notes([unlike, alike_note(written, written.subjects)], console)
     print_several(written, console)
     console.print(f"embeddings: {path}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 import tyro
 
-from facerec.backbones.preprocessing import PerChannel, numbers_words
-from facerec.base.errors import DatasetError, FacerecError
+from facerec.backbones.preprocessing import PerChannel, Preprocessing, numbers_words
+from facerec.base.errors import DatasetError, FacerecError, RecipeError
 from facerec.base.limits import Count, Flags
+from facerec.base.recipe import from_dict
 from facerec.commands.cli import Console, called_columns, print_first
 from facerec.embedding.align import (
     INSIGHTFACE_PACK,
@@ -35,7 +36,6 @@ from facerec.report.progress import progress_bar
 from facerec.report.words import counted
 
 if TYPE_CHECKING:
-    from facerec.backbones import Preprocessing
     from facerec.embedding.calibration import ScoreCalibration
     from facerec.embedding.extraction import Embeddings
     from facerec.embedding.model import EmbeddingModel
@@ -246,9 +246,8 @@ class Embedder(ModelFlags):
 
     def known(self, embeddings: Embeddings, console: Console) -> Embeddings:
         """Return embeddings without those of pictures that the model does not know as faces."""
-        print_unlike(
-            embeddings, console, "left out" if not self.unchecked else "taken all the same"
-        )
+        what = "taken all the same" if self.unchecked else "left out"
+        print_notes([unlike_note(embeddings, what)], console)
         return embeddings if self.unchecked else embeddings.without_unlike()
 
     def read(
@@ -258,13 +257,11 @@ class Embedder(ModelFlags):
 
         The first folders of a folder are subjects, unless every face has a row.
         """
-        from facerec.embedding.file import is_embeddings, read_embeddings
+        from facerec.embedding.file import is_embeddings
 
         if is_embeddings(path):
             self.refuse_unused()
-            embeddings = read_embeddings(path, columns=self.column_names)
-            print_embeddings(path, embeddings, console)
-            return self.known(embeddings, console)
+            return self.known(read_stored(path, self.column_names, console), console)
         if not path.exists():
             raise DatasetError(f"{path}: there is no such file or folder; check the path")
         if kind := other_kind(path):
@@ -292,20 +289,26 @@ def preprocessing_words(preprocessing: Preprocessing | None) -> str:
     return f"{channels}, (pixel − {numbers_words(mean)}) / {numbers_words(std)}"
 
 
-def print_embeddings(path: Path, embeddings: Embeddings, console: Console) -> None:
-    """Say what embeddings on the disk were made of, as far as they say it themselves."""
-    model = embeddings.note.get("model")
-    known = model.get("preprocessing") if isinstance(model, dict) else None
+def read_stored(path: Path, columns: Mapping[str, str], console: Console) -> Embeddings:
+    """Return embeddings on the disk; say what they were made of, as far as they say it themselves.
+
+    Args:
+        path: of their file.
+        columns: what it calls its columns.
+        console: where that is said.
+    """
+    from facerec.embedding.file import read_embeddings
+
+    embeddings = read_embeddings(path, columns=columns)
+    model: Any = embeddings.note.get("model")
     words = "how they were made is not known"
-    if isinstance(model, dict) and isinstance(known, dict):  # may hold anything
+    with contextlib.suppress(LookupError, TypeError, RecipeError):  # it may hold anything
+        pixels = preprocessing_words(from_dict(Preprocessing, model["preprocessing"], str(path)))
         views = {None: "flip unknown", True: "with flip", False: "no flip"}[embeddings.flip]
-        channels, mean, std = (
-            ",".join(map(str, each)) if isinstance(each, list) else str(each)
-            for each in map(known.get, ("channels", "mean", "std"))
-        )
-        words = f"{model.get('name')}, {channels.upper()}, (pixel − {mean}) / {std}, {views}"
+        words = f"{model['name']}, {pixels}, {views}"
     console.print(f"embeddings {path}: {words}", soft_wrap=True)
     print_several(embeddings, console)
+    return embeddings
 
 
 def print_several(embeddings: Embeddings, console: Console) -> None:
@@ -394,12 +397,12 @@ def misplaced_note(model: EmbeddingModel, images: ImageSource, align: Aligner | 
     )
 
 
-def print_unlike(embeddings: Embeddings, console: Console, what: str) -> None:
-    """Say how many images do not look like the faces that the model was calibrated on."""
-    if count := int(embeddings.unlike.sum()):
-        console.print(
-            f"{count:,} of {len(embeddings.norms):,} images do not look like the faces that the "
-            f"model was calibrated on (face score below {embeddings.face_limit:.1f}): {what}",
-            style="yellow",
-            soft_wrap=True,
-        )
+def unlike_note(embeddings: Embeddings, what: str) -> str:
+    """Return a sentence on images that do not look like the faces of the calibration, or none."""
+    count = int(embeddings.unlike.sum())
+    if not count:
+        return ""
+    return (
+        f"{count:,} of {len(embeddings.norms):,} images do not look like the faces that the model "
+        f"was calibrated on (face score below {embeddings.face_limit:.1f}): {what}"
+    )

@@ -14,7 +14,7 @@ from facerec.base.defaults import OVERLAP_SHARE
 from facerec.base.errors import DatasetError
 from facerec.base.limits import ProperShare
 from facerec.commands.cli import Console, command_line, run_command
-from facerec.commands.embedder import DEFAULT, Embedder, print_embeddings, print_notes
+from facerec.commands.embedder import DEFAULT, Embedder, print_notes, read_stored
 from facerec.commands.sources import Kind, kind_of, open_set
 from facerec.records.images import ImageSource
 from facerec.records.shards import is_pattern
@@ -51,7 +51,7 @@ def overlap(
         share: share of the list that may be false in expectation, between 0 and 1.
         embedder: how images become embeddings.
     """
-    from facerec.embedding.file import is_embeddings, read_embeddings
+    from facerec.embedding.file import is_embeddings
     from facerec.embedding.space import Space
     from facerec.galleries.contact_sheet import SHOWN, faces_of, write_contact_sheet
     from facerec.galleries.overlap import find_overlap
@@ -67,9 +67,8 @@ def overlap(
         if not path.exists() and not is_pattern(path):
             raise DatasetError(f"{path}: there is no such file or folder; check the path")
         if is_embeddings(path):
-            embeddings = read_embeddings(path, columns=embedder.column_names)
-            print_embeddings(path, embeddings, console)
-            embeddings = embedder.known(embeddings, console)
+            stored = read_stored(path, embedder.column_names, console)
+            embeddings = embedder.known(stored, console)
             known = embeddings.note.get("source")
             source = dict(known) if isinstance(known, Mapping) else {}
             kind, at = str(source.get("kind")), Path(str(source.get("path", "")))

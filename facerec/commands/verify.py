@@ -22,11 +22,11 @@ from facerec.commands.embedder import (
     DEFAULT,
     Embedder,
     misplaced_note,
-    print_embeddings,
     print_model,
     print_notes,
     print_several,
-    print_unlike,
+    read_stored,
+    unlike_note,
 )
 from facerec.commands.sources import open_benches
 from facerec.commands.verified import FIGURES, Figures, Verified, tell
@@ -86,7 +86,7 @@ def verify(
         embedder: how images become embeddings.
         figures: figures to print and files to write.
     """
-    from facerec.embedding.file import is_embeddings, read_embeddings
+    from facerec.embedding.file import is_embeddings
     from facerec.embedding.loading import newest_run
     from facerec.embedding.torch_model import TorchModel
     from facerec.galleries.known_overlaps import given_overlap, training_overlaps, without_known
@@ -111,8 +111,7 @@ def verify(
     known = []
     for path in paths:
         if path == embeddings or is_embeddings(path):
-            stored = read_embeddings(path, columns=embedder.column_names)
-            print_embeddings(path, stored, console)
+            stored = read_stored(path, embedder.column_names, console)
             sources.append((stored, {**stored.note.get("model", {}), "name": path.stem}))
             continue
         model = embedder.load(path)
@@ -138,8 +137,8 @@ def verify(
         for each, others in variants:
             console.print(f"bench {each.source.get('path', each.name)}", soft_wrap=True)
             found = _embed(source, each, embedder, console)
-            print_unlike(found, console, "counted in all figures")
-            print_notes(_looked_at(source, found, each, embedder), console)
+            unlike = unlike_note(found, "counted in all figures")
+            print_notes([unlike, *_looked_at(source, found, each, embedder)], console)
             results = _judge(found, each, others, compat, settings, side)
             for name, result in results.items():
                 # Two files of one name in different folders are two benches.

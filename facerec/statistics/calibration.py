@@ -24,7 +24,6 @@ from facerec.base.limits import Checked, Cosine, Limits, Positive
 from facerec.statistics.clustered import (
     DEPENDENT,
     JACKKNIFE,
-    MIN_EFFECTIVE,
     ClusteredFigure,
     Sums,
 )
@@ -191,7 +190,7 @@ class LikelihoodRatio(Checked):
             raise MetricError("the arrays of a likelihood ratio do not fit together")
         with np.errstate(all="ignore"):
             at, share, low, high = table.T
-            limits = np.array([self._rising[1], *(self._surest if self.enough else ())])
+            limits = np.array([self._rising[1], *self._surest])
             if (
                 self.low >= self.high
                 or min(np.diff(self.knots).min(), np.diff(at).min(initial=1)) <= 0
@@ -201,11 +200,6 @@ class LikelihoodRatio(Checked):
                 or not 0 < self.effective <= self.subjects * (1 + 1e-9)
             ):
                 raise MetricError("no comparisons give such a likelihood ratio")
-
-    @property
-    def enough(self) -> bool:
-        """Whether there are enough subjects for an interval."""
-        return self.effective >= MIN_EFFECTIVE
 
     @classmethod
     def fit(cls, counts: ScoreCounts) -> LikelihoodRatio:
@@ -292,8 +286,6 @@ class LikelihoodRatio(Checked):
         Beyond an end it has one limit, the surest of all scores inside: since a higher score never
         speaks less for one subject, the ratio is at least, or at most, that.
         """
-        if not self.enough:
-            return Interval(-math.inf, math.inf, 0.95, "none", "too few subjects")
         method = f"{JACKKNIFE} of the regression"
         if score > self.high:
             return Interval(float(self._surest[0].max()), math.inf, 0.95, method)

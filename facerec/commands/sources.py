@@ -127,8 +127,6 @@ def open_set(
     from facerec.verification.bench import INFERRED, folders_of
     from facerec.verification.templates import TemplateBench
 
-    if kind == "images" and (wrong := other_kind(Path(path))):
-        raise DatasetError(wrong)
     if kind != "bench":
         given = Data(Path(path), on_error=on_error)
         faces = FolderImages(path) if kind == "images" else open_images(given.path, given)

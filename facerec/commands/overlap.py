@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import tyro
 
 from facerec.base.defaults import OVERLAP_SHARE
-from facerec.base.errors import DatasetError
 from facerec.base.limits import ProperShare
 from facerec.commands.cli import Console, command_line, run_command
 from facerec.commands.embedder import DEFAULT, Embedder, print_notes, read_stored
 from facerec.commands.sources import Kind, kind_of, open_set
 from facerec.records.images import ImageSource
-from facerec.records.shards import is_pattern
 from facerec.report import words
 from facerec.report.progress import progress_bar
 
@@ -64,8 +62,6 @@ def overlap(
 
     def prepare(path: Path) -> tuple[Embeddings, ImageSource | None, Mapping[str, Any]]:
         """Return embeddings, their images if they are at hand, and what is known of both."""
-        if not path.exists() and not is_pattern(path):
-            raise DatasetError(f"{path}: there is no such file or folder; check the path")
         if is_embeddings(path):
             stored = read_stored(path, embedder.column_names, console)
             embeddings = embedder.known(stored, console)

@@ -125,8 +125,6 @@ def open_set(
     from facerec.records.tar_shards import TarImages
     from facerec.records.training_set import Data, open_images
 
-    if kind == "images" and (wrong := other_kind(Path(path))):
-        raise DatasetError(wrong)
     if kind != "bench":
         given = Data(Path(path), on_error=on_error)
         faces = FolderImages(path) if kind == "images" else open_images(given.path, given)

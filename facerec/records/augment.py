@@ -66,6 +66,21 @@ class Augmentation(Checked):
     to 5 % of its sides, before all but the mirroring; edges are mirrored. Aligned faces gain from
     it where those of other detectors are to be recognised (AdaFace has none)."""
 
+    def decide(self, seed: int, epoch: int, indices: np.ndarray) -> np.ndarray:
+        """Return which changes samples get, bool ``(B, 6)``; the first is mirroring.
+
+        Args:
+            seed: the run's seed, ≥ 0.
+            epoch: counted from 0.
+            indices: integers ``(B,)``, of the samples in their data set.
+        """
+        # One number per change whatever its probability: switching one change on leaves the
+        # decisions about the others alone.
+        a = self
+        each = [a.flip, a.crop, a.low_resolution, a.blur, a.photometric, a.affine]
+        decided: np.ndarray = decision_numbers(seed, epoch, indices) < each
+        return decided
+
     def __call__(self, image: np.ndarray, seed: int, epoch: int, index: int) -> np.ndarray:
         """Return the changed image of one sample; the given one stays as it is.
 
@@ -76,59 +91,23 @@ class Augmentation(Checked):
             index: of the sample in its data set.
         """
         changed = image.copy()
-        BatchAugmentation(self, seed, epoch, np.array([index]))(0, changed)
+        (decided,) = self.decide(seed, epoch, np.array([index]))
+        change_image(changed, decided, seed, epoch, index)
         return changed
 
 
-class BatchAugmentation:
-    """The changes of the samples of one batch, all decided at once.
-
-    A sample is changed as in any other batch, since its numbers depend on seed, epoch and index
-    alone.
-    """
-
-    def __init__(
-        self, augmentation: Augmentation, seed: int, epoch: int, indices: np.ndarray
-    ) -> None:
-        """Decide.
-
-        Args:
-            augmentation: the probabilities.
-            seed: the run's seed, ≥ 0.
-            epoch: counted from 0.
-            indices: integers ``(B,)``, of the samples in their data set.
-        """
-        # One number per change whatever its probability: switching one change on leaves the
-        # decisions about the others alone.
-        a = augmentation
-        probabilities = np.array(
-            [a.flip, a.crop, a.low_resolution, a.blur, a.photometric, a.affine]
-        )
-        self._decisions: np.ndarray = decision_numbers(seed, epoch, indices) < probabilities
-        self._seed, self._epoch, self._indices = seed, epoch, indices
-
-    @property
-    def mirrored(self) -> np.ndarray:
-        """Which samples of the batch are mirrored, bool ``(B,)``."""
-        return self._decisions[:, 0]
-
-    def __call__(self, k: int, image: np.ndarray) -> None:
-        """Change the image of sample ``k`` of the batch in place.
-
-        Args:
-            k: position in the batch.
-            image: uint8 RGB, ``(height, width, 3)``.
-        """
-        flip, *others, affine = self._decisions[k].tolist()
-        if flip:
-            cv2.flip(image, 1, image)
-        if affine or any(others):
-            generator, changed = sample_generator(self._seed, self._epoch, self._indices[k]), image
-            changes = (_affine, _crop, _low_resolution, _blur, _photometric)
-            for decided, change in zip((affine, *others), changes, strict=True):
-                if decided:
-                    changed = change(changed, generator)
-            image[...] = changed
+def change_image(image: np.ndarray, decided: np.ndarray, seed: int, epoch: int, index: int) -> None:
+    """Make the changes of one sample in place that `Augmentation.decide` has decided."""
+    flip, *others, affine = decided.tolist()
+    if flip:
+        cv2.flip(image, 1, image)
+    if affine or any(others):
+        generator, changed = sample_generator(seed, epoch, index), image
+        changes = (_affine, _crop, _low_resolution, _blur, _photometric)
+        for wanted, change in zip((affine, *others), changes, strict=True):
+            if wanted:
+                changed = change(changed, generator)
+        image[...] = changed
 
 
 def _affine(image: np.ndarray, generator: np.random.Generator) -> np.ndarray:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from facerec.base.errors import DatasetError, FacerecError, ImageError
 from facerec.base.libraries import cv2
 from facerec.base.progress import Progress
-from facerec.records.augment import Augmentation, BatchAugmentation, sample_generator
+from facerec.records.augment import Augmentation, change_image, sample_generator
 from facerec.records.decode import decode_image
 from facerec.records.images import ImageSource, OnError
 
@@ -328,15 +328,15 @@ class FaceDataset(ImageSource):
         again = np.zeros_like(indices) if request.repeats is None else request.repeats
         if self.views:
             again = (request.epoch + again) % self.views
-        augment = self._augmentation(request.epoch, indices, again)
+        seed, epoch = (0, 0) if self.views else (self.seed, request.epoch)
+        # Numbers that no sample has make a repeated one look different.
+        numbers = indices + again * len(self)
+        decided = self.augmentation.decide(seed, epoch, numbers)
         rows = images.numpy()
         # Files are best read in their order, which is mostly that of the samples.
         order = np.argsort(indices if self._rows is None else self._rows[indices])
         for row, index in zip(order.tolist(), indices[order].tolist(), strict=True):
             image = rows[row]
-            # A replacement, too, is augmented with the numbers of the sample that was asked for; a
-            # view is that of its own sample.
-            change, place = augment, row
             try:
                 labels[row] = self._decode(index, image)
             except FacerecError as error:
@@ -345,18 +345,20 @@ class FaceDataset(ImageSource):
                 skipped.append(Skipped(index, self.where(index), str(error)))
                 index, labels[row] = self._replacement(index, request.epoch, image)
                 indices[row] = index
+                # A replacement, too, is augmented with the numbers of the sample that was asked
+                # for; a view is that of its own sample.
                 if self.views:
-                    view = slice(row, row + 1)
-                    change, place = self._augmentation(0, indices[view], again[view]), 0
+                    numbers[row] = index + again[row] * len(self)
+                    decided[row] = self.augmentation.decide(seed, epoch, numbers[row : row + 1])
             self._blend(index, int(again[row]), image)
-            change(place, image)
+            change_image(image, decided[row], seed, epoch, numbers.item(row))
         skipped.sort(key=lambda item: item.index)
         return Batch(
             images,
             torch.from_numpy(labels),
             torch.from_numpy(indices),
             skipped,
-            torch.from_numpy(again if self.views else augment.mirrored.astype(np.int64)),
+            torch.from_numpy(again if self.views else decided[:, 0].astype(np.int64)),
         )
 
     def _blend(self, index: int, view: int, image: np.ndarray) -> None:
@@ -374,15 +376,6 @@ class FaceDataset(ImageSource):
                 raise
             return  # whoever draws this damaged sample leaves the view as it is
         cv2.addWeighted(image, 1 - share, other, share, 0, image)
-
-    def _augmentation(
-        self, epoch: int, indices: np.ndarray, again: np.ndarray
-    ) -> BatchAugmentation:
-        """Decide on the changes of samples; ``again`` tells their repeats, or views, apart."""
-        # Numbers that no sample has make a repeated one look different.
-        numbers = indices + again * len(self)
-        seed, epoch = (0, 0) if self.views else (self.seed, epoch)
-        return BatchAugmentation(self.augmentation, seed, epoch, numbers)
 
     def _replacement(self, index: int, epoch: int, out: np.ndarray) -> tuple[int, int]:
         """Decode another sample in place of a damaged one; the same one in every run."""

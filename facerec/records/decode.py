@@ -183,8 +183,8 @@ def _damaged(data: bytes, where: str, problem: object) -> ImageError:
     kind = str(image_kind(data)).upper()
     return ImageError(
         f"{where}: the {kind} of {len(data):,} bytes does not decode "
-        f"({' '.join(str(problem).split())[:100]}), its data is damaged or cut short; replace it "
-        "or leave it out"
+        f"({' '.join(str(problem).split())[:100]}), its data is damaged, cut short or too much; "
+        "replace it or leave it out"
     )
 
 
@@ -244,11 +244,6 @@ def _opened(data: bytes, where: str) -> Image:
     try:
         image: Image = pillow.open(io.BytesIO(data), formats=(kind.upper(),))
         pages = 1 if kind == "jpeg" else getattr(image, "n_frames", 1)
-    except pillow.DecompressionBombError as problem:
-        raise ImageError(
-            f"{where}: the header claims more pixels than the limit of {MAX_PIXELS:,}; scale the "
-            "image down or leave it out"
-        ) from problem
     except Exception as problem:  # Pillow promises no particular one
         raise _damaged(data, where, problem) from problem
     if pages > 1:

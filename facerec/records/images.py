@@ -10,7 +10,7 @@ import re
 import unicodedata
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import ClassVar, Literal
 
@@ -379,43 +379,31 @@ def is_file(path: Path) -> bool:
         return False
 
 
-class Account:
-    """What a walk over a folder or an archive passed over, so that nobody is lost without a word.
+def passed_over(where: object, passed: Counter[str], lost: Iterable[str]) -> list[str]:
+    """Return what is to be told of a walk, so that nobody is lost without a word: at most one note.
 
-    Attributes:
-        passed: how many entries of a kind: a suffix such as ``.heic``, or words.
-        people: by first folder, or label, whether there is an image.
+    Args:
+        where: the folder or archive.
+        passed: how many entries of a kind were passed over: a suffix such as ``.heic``, or words.
+        lost: people of whom there was something, but no image.
     """
-
-    def __init__(self) -> None:
-        self.passed: Counter[str] = Counter()
-        self.people: dict[str, bool] = {}
-
-    def add(self, passed: dict[str, int], people: list[str]) -> None:
-        """Count what another walk passed over, and people without an image."""
-        self.passed.update({str(kind): int(count) for kind, count in passed.items()})
-        self.people.update(dict.fromkeys(map(str, people), False))
-
-    def notes(self, where: object) -> list[str]:
-        """Return what is to be told of a folder or an archive: one sentence, or none."""
-        if not self.passed:
-            return []
-        shown = self.passed.most_common(_SHOWN)
-        texts = [
-            f"{count:,} {printable(kind)}{'s' if count > 1 and kind in _COUNTABLE else ''}"
-            for kind, count in shown
-        ]
-        if others := self.passed.total() - sum(count for _, count in shown):
-            texts.append(f"{others:,} others")
-        text = f"{where}: {', '.join(texts)} passed over"
-        lost = [printable(name) for name, there in self.people.items() if not there]
-        if lost:
-            whose = "1 person has" if len(lost) == 1 else f"{len(lost):,} people have"
-            more = ", …" if len(lost) > _SHOWN else ""
-            text += f"; {whose} no other photo: {', '.join(lost[:_SHOWN])}{more}"
-        if photos := [kind for kind in self.passed if kind in OTHER_PHOTOS]:
-            text += f"; convert {' and '.join(photos)} to JPEG"
-        return [text]
+    if not passed:
+        return []
+    shown = passed.most_common(_SHOWN)
+    texts = [
+        f"{count:,} {printable(kind)}{'s' if count > 1 and kind in _COUNTABLE else ''}"
+        for kind, count in shown
+    ]
+    if others := passed.total() - sum(count for _, count in shown):
+        texts.append(f"{others:,} others")
+    text = f"{where}: {', '.join(texts)} passed over"
+    if names := sorted(map(printable, lost)):
+        whose = "1 person has" if len(names) == 1 else f"{len(names):,} people have"
+        more = ", …" if len(names) > _SHOWN else ""
+        text += f"; {whose} no other photo: {', '.join(names[:_SHOWN])}{more}"
+    if photos := [kind for kind in passed if kind in OTHER_PHOTOS]:
+        text += f"; convert {' and '.join(photos)} to JPEG"
+    return [text]
 
 
 def suffix_kind(name: str) -> str:
@@ -442,10 +430,10 @@ def walk_images(root: Path) -> tuple[list[str], list[str]]:
     Raises:
         DatasetError: a folder cannot be read, or there are no images.
     """
-    account, home = Account(), root.resolve()
+    passed, people, home = Counter[str](), set[str](), root.resolve()
     found, folders = list[str](), [""]
     for inside in folders:  # which grow as they are found
-        person, visible = inside.split("/", 1)[0], False
+        visible = False
         with (
             reading(root / inside, DatasetError, "check its rights"),
             os.scandir(root / inside) as listing,
@@ -459,14 +447,13 @@ def walk_images(root: Path) -> tuple[list[str], list[str]]:
                 folders.append(f"{inside}{entry.name}/")
             elif kind in SUFFIXES:
                 found.append(f"{inside}{entry.name}")
-                account.people[person] = True
             else:
-                account.passed[kind] += 1
-                if person and metadata is None:
-                    account.people.setdefault(person, False)
+                passed[kind] += 1
+                if inside and metadata is None:
+                    people.add(inside.split("/")[0])
         if not visible and inside:
-            account.passed["empty folder"] += 1
-    notes = account.notes(root)
+            passed["empty folder"] += 1
+    notes = passed_over(root, passed, people - {path.split("/")[0] for path in found})
     if not found:
         raise DatasetError(
             f"{root}: it holds no images ({', '.join(SUFFIXES)}); "

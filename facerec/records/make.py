@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -62,8 +62,8 @@ class Made:
     images: int
     subjects: int
     skipped: Sequence[str]
-    notes: Sequence[str] = ()
-    counts: dict[str, int] = field(default_factory=dict)
+    notes: Sequence[str]
+    counts: dict[str, int]
 
 
 def _kept(
@@ -124,25 +124,21 @@ def make_records(
     else:
         images = SubjectFolders(source)
         check_outside(images, out)
-    filled: set[int] = set()
 
     def place(i: int, suffix: str) -> tuple[int, str]:
-        label, name = int(images.labels[i]), str(images.ids[i])
-        filled.add(label)
+        name = str(images.ids[i])
         kept = suffix_kind(name) in SUFFIXES and suffix_kind(name) not in _STORED_AS_PNG
-        return label, name + suffix * (not kept)
+        return int(images.labels[i]), name + suffix * (not kept)
 
     rows, classes = np.argsort(images.labels, kind="stable").tolist(), images.names_of_classes()
-    skipped = _write_set(out, images, rows, classes, place, _SIZE, on_error, progress)
-    notes = [*images.notes, *turned_note(images, str(source))]
-    if len(filled) < images.num_classes:
+    made = _write_set(out, images, rows, classes, place, _SIZE, on_error, progress)
+    notes = [*made.notes, *turned_note(images, str(source))]
+    if made.subjects < images.num_classes:
         notes.append(
-            f"{images.num_classes - len(filled):,} of {images.num_classes:,} subjects have no "
+            f"{images.num_classes - made.subjects:,} of {images.num_classes:,} subjects have no "
             "image left; their classes stay"
         )
-    counts = {"left out": len(skipped)}
-    written = len(images) - len(skipped)
-    return Made(out / "train.rec", written, len(filled), skipped, notes, counts)
+    return replace(made, notes=notes)
 
 
 def check_outside(images: SubjectFolders, out: Path) -> None:
@@ -226,16 +222,16 @@ def apply_proposals(
         file = ids[i].replace("/", "_").removesuffix(suffix)
         return number[labels[i]], f"{labels[i]}/{file}{suffix}"
 
-    skipped = _write_set(out, images, order, classes, place, None, on_error, progress)
+    made = _write_set(out, images, order, classes, place, None, on_error, progress)
+    damaged = len(made.skipped) + sum(not label for label in before.values())
     counts = {
         "images left out as proposed": sum(after[i] == "" != before[i] for i in ids),
         "relabelled": sum(after[i] not in ("", before[i]) for i in ids),
         "labels merged": len(merged),
         "proposals not accepted": sum(not row.accept for row in rows),
-        "images left out as damaged": len(skipped) + sum(not label for label in before.values()),
+        "images left out as damaged": damaged,
     }
-    written = len(order) - len(skipped)
-    return Made(out / "train.rec", written, len(classes), skipped, images.notes, counts)
+    return replace(made, counts=counts)
 
 
 def export_folder(
@@ -268,29 +264,20 @@ def export_folder(
         raise DatasetError(f"{out}: holds something already; choose a new or empty folder")
     list_path = images.path.with_suffix(".lst")
     paths = read_list(list_path) if list_path.is_file() else {}
-    digits, key_digits = len(str(images.num_classes - 1)), len(str(images.keys[-1]))
-    told = {
-        (label, (paths.get(key, ())[:-1] or ("",))[0])
-        for key, label in zip(images.keys.tolist(), images.labels.tolist(), strict=True)
-        if label >= 0
-    }
+    keys, labels = images.keys.tolist(), images.labels.tolist()
+    parts = [paths.get(key, ()) for key in keys]
+    firsts = [path[0] if len(path) > 1 else "" for path in parts]
+    told = {pair for pair in zip(labels, firsts, strict=True) if pair[0] >= 0}
     names = dict(told)
     apart = len(told) == len(names) == len({*names.values()} - {""})
-    labels: dict[int, int] = {}
-
-    def encoded(i: int) -> bytes:
-        data, labels[i] = images.sample(i)
-        return data
-
+    digits, key_digits = len(str(images.num_classes - 1)), len(str(keys[-1]))
     skipped: list[str] = []
     folders: set[str] = set()
     with atomic_folder(out, DatasetError, private=True) as temporary:
-        for i, data in _kept(range(len(images)), encoded, on_error, skipped, progress):
-            key = images.keys.item(i)
-            label, parts = labels.pop(i), paths.get(key, ())
-            folder = names[label] if apart else f"{label:0{digits}d}"
-            file = "_".join(parts[apart:])
-            path = temporary / folder / (file or f"{key:0{key_digits}d}{image_suffix(data)}")
+        for i, data in _kept(range(len(images)), images.encoded, on_error, skipped, progress):
+            folder = names[labels[i]] if apart else f"{labels[i]:0{digits}d}"
+            file = "_".join(parts[i][apart:]) or f"{keys[i]:0{key_digits}d}{image_suffix(data)}"
+            path = temporary / folder / file
             folders.add(folder)
             path.parent.mkdir(exist_ok=True)
             if path.exists():
@@ -299,8 +286,8 @@ def export_folder(
                     f"too; mend {list_path}, or move it away to have images named by their keys"
                 )
             path.write_bytes(data)
-    counts = {"left out": len(skipped)}
-    return Made(out, len(images) - len(skipped), len(folders), skipped, images.notes, counts)
+    counts, written = {"left out": len(skipped)}, len(images) - len(skipped)
+    return Made(out, written, len(folders), skipped, images.notes, counts)
 
 
 def _write_set(
@@ -312,7 +299,7 @@ def _write_set(
     size: tuple[int, int] | None,
     on_error: OnError,
     progress: Progress | None,
-) -> list[str]:
+) -> Made:
     """Write the files of a set, of which ``train.rec`` comes last: without it there is no set.
 
     Args:
@@ -324,11 +311,9 @@ def _write_set(
         size: every image is decoded, and must have it; None decodes only what is stored anew.
         on_error: whether a bad image stops the work or is left out.
         progress: called with the images done.
-
-    Returns:
-        The error of each image that was left out.
     """
     skipped: list[str] = []
+    filled: set[int] = set()
 
     def stored(i: int) -> bytes:
         data, _ = images.sample(i)
@@ -339,14 +324,21 @@ def _write_set(
             return data
         return cv2.imencode(".png", cv2.cvtColor(image, cv2.COLOR_RGB2BGR))[1].tobytes()
 
+    def items() -> Iterator[tuple[int, str, bytes]]:
+        for i, data in _kept(rows, stored, on_error, skipped, progress):
+            label, name = place(i, image_suffix(data))
+            filled.add(label)
+            yield label, name, data
+
     with staged_folder(out, DatasetError, last="train.rec") as folder:
-        kept = _kept(rows, stored, on_error, skipped, progress)
-        items = ((*place(i, image_suffix(data)), data) for i, data in kept)
         image_size, count = getattr(images, "image_size", None) or _SIZE, len(classes)
-        write_image_records(folder / "train", items, num_classes=count, image_size=image_size)
+        written = write_image_records(
+            folder / "train", items(), num_classes=count, image_size=image_size
+        )
         with atomic_path(folder / CLASSES_FILE) as names:
             names.write_text("".join(f"{name}\n" for name in classes), encoding="utf-8")
-    return skipped
+    counts = {"left out": len(skipped)}
+    return Made(out / "train.rec", written, len(filled), skipped, images.notes, counts)
 
 
 def repair_records(records: Path, out: Path | None = None) -> list[str]:

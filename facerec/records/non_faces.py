@@ -60,7 +60,8 @@ def without_face(size: tuple[int, int], generator: np.random.Generator) -> dict[
         "checkers": checkers,
     }
     return {
-        name: _pictures([draw() + np.zeros(3) for _ in range(EACH)]) for name, draw in kinds.items()
+        name: np.clip([draw() + np.zeros(3) for _ in range(EACH)], 0, 255).astype(np.uint8)
+        for name, draw in kinds.items()
     }
 
 
@@ -90,10 +91,6 @@ def things(size: tuple[int, int], generator: np.random.Generator) -> Image:
         return _blurred(picture, generator.uniform(1.5, 3) * size[0] / 112)
 
     return np.stack([draw() for _ in range(EACH)])
-
-
-def _pictures(drawn: list[Any]) -> Image:
-    return np.clip(np.stack(drawn), 0, 255).astype(np.uint8)
 
 
 def _blurred(picture: Image, spread: float) -> Image:

@@ -238,9 +238,7 @@ class _Array:
     def __setstate__(self, state: Any) -> None:
         """Take the bytes; the state of a dtype says nothing for one-byte types."""
         if len(state) == 5:
-            _, _, dtype, _, self.raw = state
-            if not isinstance(dtype, _Array) or not isinstance(self.raw, bytes):
-                raise pickle.UnpicklingError("refused, an array of something else than bytes")
+            self.raw = state[-1]
 
 
 def _raw(value: Any) -> Any:
@@ -297,7 +295,5 @@ class _Unpickler(pickle.Unpickler):
     def _array(self, *_: object) -> _Array:
         return _Array()
 
-    def _frombuffer(self, raw: bytes, dtype: object, *_: object) -> _Array:
-        array = _Array()
-        array.__setstate__((1, (), dtype, False, self._copied(raw)))
-        return array
+    def _frombuffer(self, raw: bytes, *_: object) -> bytes:
+        return self._copied(raw)

@@ -46,8 +46,8 @@ HEADER_BYTES = _HEADER.size
 class RecordFile:
     """The records of one ``.rec`` file, memory-mapped and read by offset or in file order.
 
-    The map is opened on first use in each process, so an object may cross ``fork`` and may be
-    pickled; no Python object is kept per record.
+    The map is opened on first use, and crosses ``fork``; an object may be pickled. No Python object
+    is kept per record.
 
     Attributes:
         path: the file.
@@ -68,11 +68,10 @@ class RecordFile:
             raise RecordError(kind)
         self.size = self.path.stat().st_size
         self.damages: list[tuple[int, int, str]] = []
-        self._map: mmap.mmap | bytes | None = None
-        self._pid = -1
+        self._map: mmap.mmap | None = None
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_map": None, "_pid": -1}
+        return {**self.__dict__, "_map": None}
 
     def read(self, offset: int, key: int | None = None) -> bytes:
         """Return the payload of the record that begins at ``offset``.
@@ -127,23 +126,17 @@ class RecordFile:
         return np.frombuffer(self.content, dtype="<u4", count=self.size // 4)
 
     @property
-    def content(self) -> mmap.mmap | bytes:
+    def content(self) -> mmap.mmap:
         """The mapped file; slices of it are copies."""
-        pid = os.getpid()
-        if self._map is None or self._pid != pid:
-            self._map, self._pid = self._open(), pid
-        now = self._map.size() if isinstance(self._map, mmap.mmap) else 0
-        if now < len(self._map):  # to read what is no more there would kill the process
+        if self._map is None:
+            with reading(self.path, RecordError), open_file(self.path) as file:
+                if (size := os.fstat(file.fileno()).st_size) != self.size:
+                    raise self._changed(size)
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        # To read what is no more there would kill the process.
+        if (now := self._map.size()) < self.size:
             raise self._changed(now)
         return self._map
-
-    def _open(self) -> mmap.mmap | bytes:
-        with reading(self.path, RecordError), open_file(self.path) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size != self.size:
-                raise self._changed(size)
-            # An empty file cannot be mapped.
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
 
     def _changed(self, size: int) -> RecordError:
         return RecordError(

@@ -53,8 +53,7 @@ def shard_paths(path: str | Path, suffix: str) -> list[Path]:
         suffix: of the shards in lower case, such as ``.tar``.
 
     Raises:
-        DatasetError: a file that braces name is missing, a pattern that nothing fits, or one file
-            twice.
+        DatasetError: a file that braces name is missing, or a pattern that nothing fits.
     """
     path = Path(path)
     if path.is_dir():
@@ -69,18 +68,14 @@ def shard_paths(path: str | Path, suffix: str) -> list[Path]:
     for text in _expanded(str(path)):
         named = not _STARS.search(text) or Path(text).exists()
         found = [text] if named else sorted(glob.glob(text))  # noqa: PTH207, it may be absolute
-        if not found or (named and not Path(text).is_file()):
+        there = [each for each in map(Path, found) if each.is_file()]
+        if not there or any(each.suffix.lower() != suffix for each in there):
             raise DatasetError(
-                f"{path}: there is no {text}, a file or pattern that it names; restore the file or "
-                "correct the path"
+                f"{path}: {text} names no file, or one that is no {suffix} file; restore the file "
+                "or correct the path"
             )
-        shards += map(Path, found)
-    for shard in shards:
-        if shard.suffix.lower() != suffix:
-            raise DatasetError(f"{path}: it names {shard}, which is no {suffix} file; correct it")
-    if len(set(shards)) < len(shards):
-        raise DatasetError(f"{path}: it names a file twice; name each once")
-    return shards
+        shards += there
+    return list(dict.fromkeys(shards))
 
 
 def _expanded(text: str) -> list[str]:

@@ -10,37 +10,35 @@ from __future__ import annotations
 import codecs
 import csv
 import io
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import IO
 
 from facerec.base.errors import DatasetError, FacerecError
-from facerec.base.files import LIST, open_file, read_file, reading
+from facerec.base.files import LIST, read_file, reading
 from facerec.base.names import same_name
 
-MAX_LINE = 1 << 24
-"""Bytes of a line; a file with a longer one is no table."""
 
-
-def read_text(path: Path) -> str:
+def read_text(path: Path, error: type[FacerecError] = DatasetError) -> str:
     """Return a text file as UTF-8 or UTF-16 has it, with LF alone as ends, and names composed.
 
     Raises:
-        DatasetError: it cannot be read or is no text.
+        FacerecError: of that kind: it cannot be read or is no text.
     """
-    with reading(path, DatasetError):
+    with reading(path, error):
         content = read_file(path, LIST)
     wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
         text = content.decode("utf-16" if wide else "utf-8-sig")
     except UnicodeDecodeError as problem:
         line = content.count(b"\n", 0, problem.start) + 1
-        raise DatasetError(
+        raise error(
             f"{path}, line {line}: this is no UTF-8 text (byte {problem.start}); check that this "
             "is the right file, or save it as UTF-8"
         ) from problem
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise error(f"{path}, line {line}: this is no text (a NUL byte); save it as UTF-8")
     return same_name(text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
@@ -63,9 +61,11 @@ class TextTable:
         error: type[FacerecError] = DatasetError,
         called: Mapping[str, str] | None = None,
     ) -> None:
-        self.path = Path(path)
-        self._error = error
-        self._line = 0
+        self.path, self._error = Path(path), error
+        text = read_text(self.path, error)
+        first = text.partition("\n")[0]
+        separator = next((mark for mark in ",;\t" if mark in first), ",")
+        self._reader = csv.reader(io.StringIO(text), delimiter=separator, strict=True)
         self._rows = self._read()
         self.line, self.columns = next(self._rows, (1, []))
         """Number of the line that names the columns, and their names."""
@@ -119,36 +119,13 @@ class TextTable:
             )
 
     def _read(self) -> Iterator[tuple[int, list[str]]]:
-        lines = self._lines()
         try:
-            first = next(lines, "")
-            separator = next((mark for mark in ",;\t" if mark in first), ",")
-            reader = csv.reader(itertools.chain([first], lines), delimiter=separator, strict=True)
-            for fields in reader:
+            for fields in self._reader:
                 stripped = [field.strip() for field in fields]
                 if any(stripped):
-                    yield reader.line_num, stripped
-        except (UnicodeDecodeError, csv.Error) as problem:
-            kind = "CSV" if isinstance(problem, csv.Error) else "UTF-8 text"
+                    yield self._reader.line_num, stripped
+        except csv.Error as problem:
             raise self._error(
-                f"{self.where(self._line)}: this is no {kind} ({problem}); name a text table, as "
-                ".csv, save it as UTF-8, or mend the line (often half a pair of quotation marks)"
+                f"{self.where(self._reader.line_num)}: this is no CSV ({problem}); name a text "
+                "table, as .csv, or mend the line (often half a pair of quotation marks)"
             ) from problem
-
-    def _lines(self) -> Iterator[str]:
-        """Yield the lines of the file with their ends, and count them."""
-        with reading(self.path, self._error), open_file(self.path) as opened:
-            file: IO[bytes] = opened
-            wide = opened.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-            opened.seek(0)
-            if wide:
-                self._line = 1
-                file = io.BytesIO(read_file(self.path, LIST).decode("utf-16").encode())
-            for self._line, raw in enumerate(iter(lambda: file.readline(MAX_LINE), b""), start=1):
-                if len(raw) == MAX_LINE:
-                    raise csv.Error(f"more than {MAX_LINE:,} bytes")
-                text = raw.decode("utf-8-sig" if self._line == 1 else "utf-8")
-                if "\0" in text:
-                    raise csv.Error("a NUL byte")
-                # Ends may also be those of an old Mac.
-                yield from io.StringIO(same_name(text), newline="")

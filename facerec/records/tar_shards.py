@@ -20,6 +20,7 @@ import json
 import os
 import re
 import tarfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -33,10 +34,10 @@ from facerec.base.names import same_name
 from facerec.base.progress import Progress
 from facerec.records.images import (
     SUFFIXES,
-    Account,
     ImageSource,
     check_unique,
     metadata_kind,
+    passed_over,
     suffix_kind,
     text_array,
 )
@@ -94,11 +95,13 @@ class TarImages(ImageSource):
         self.shards = shard_paths(path, TAR)
         if not self.shards:
             raise DatasetError(f"{path}: there is no such {TAR} file, or none in it")
-        account, samples = Account(), []
+        passed, people, samples = Counter[str](), set[str](), []
         for number, shard in enumerate(self.shards):
             index = self._index(shard)
             samples.append(index["samples"])
-            account.add(*parse_json(bytes(index["account"][0])))
+            kinds, lost = _account(index)
+            passed.update(kinds)
+            people |= lost
             if progress is not None:
                 progress("indexing", number + 1, len(self.shards))
         # An array of bytes: millions of strings would be copied by every forked worker.
@@ -106,13 +109,13 @@ class TarImages(ImageSource):
         self._starts = np.cumsum([0, *map(len, samples)])
         labels = self._samples["label"]
         there = set(np.unique(labels).tolist())
-        account.people.update({name: name.encode() in there for name in account.people})
         for entry in path.iterdir() if path.is_dir() else ():
             if (kind := metadata_kind(entry.name)) is not None:
-                account.passed[kind] += 1
+                passed[kind] += 1
             elif entry not in self.shards and not entry.name.endswith(INDEX):
-                account.passed[suffix_kind(entry.name)] += 1
-        self.notes = [*self.notes, *account.notes(path)]
+                passed[suffix_kind(entry.name)] += 1
+        people -= set(map(_text, there))
+        self.notes = [*self.notes, *passed_over(path, passed, people)]
         if not len(self._samples):
             said = "; ".join([*self.notes, "check the path"])
             raise DatasetError(f"{path}: its shards have no samples; {said}")
@@ -185,10 +188,10 @@ def index_shard(path: Path) -> Index:
         DatasetError: it cannot be read, is compressed, truncated or damaged; or a sample has a
             member twice or two images.
     """
-    account = Account()
+    passed, people = Counter[str](), set[str]()
     with reading(path, DatasetError), open_file(path) as file:
         stamp = _stamp(path)
-        groups = _groups(path, file, account)
+        groups = _groups(path, file, passed)
         labels = {key: _label(path, file, fields, key) for key, fields in groups.items()}
     rows: list[tuple[bytes, bytes, int, int]] = []
     for key, fields in groups.items():
@@ -200,14 +203,14 @@ def index_shard(path: Path) -> Index:
             rows.append((key, label, *fields[IMAGE]))
             fields = {name: place for name, place in fields.items() if name not in (IMAGE, used)}
         elif label:
-            account.people[_text(label)] = False
-        account.passed.update(fields.keys())
+            people.add(_text(label))
+        passed.update(fields.keys())
     texts = [row[0] for row in rows], [row[1] for row in rows]
     widths = [max(map(len, column), default=0) or 1 for column in texts]
     if sum(widths) * len(rows) > max(1 << 26, 8 * sum(map(len, texts[0] + texts[1]))):
         raise DatasetError(f"{path}: a key or label has {max(widths):,} bytes; shorten it")
     kind = [("key", f"S{widths[0]}"), ("label", f"S{widths[1]}"), ("offset", "i8"), ("size", "i8")]
-    known = np.array([json.dumps([account.passed, list(account.people)]).encode()])
+    known = np.array([json.dumps([passed, sorted(people)]).encode()])
     return {"samples": np.array(rows, kind), "account": known, "stamp": stamp}
 
 
@@ -215,10 +218,10 @@ _Groups = dict[bytes, dict[str, tuple[int, int]]]
 """Offset and size of each field of each key: ``IMAGE``, and the labels by their suffixes."""
 
 
-def _groups(path: Path, file: IO[bytes], account: Account) -> _Groups:
+def _groups(path: Path, file: IO[bytes], passed: Counter[str]) -> _Groups:
     """Return what may be a sample, in the order of the shard; count the other members."""
     groups: _Groups = {}
-    for member in _members(path, file, account):
+    for member in _members(path, file, passed):
         folder, _, name = member.name.rpartition("/")
         parts = (part for part in (*folder.split("/"), name) if part not in (".", ".."))
         # Names with two underscores are WebDataset's own notes on a shard.
@@ -227,9 +230,9 @@ def _groups(path: Path, file: IO[bytes], account: Account) -> _Groups:
         )
         suffix = suffix_kind(name)
         if metadata is not None:
-            account.passed[metadata] += 1
+            passed[metadata] += 1
         elif suffix not in (*SUFFIXES, *_LABELS):
-            account.passed[suffix] += 1
+            passed[suffix] += 1
         else:
             key = _utf8(member.name[: -len(suffix)])
             field = IMAGE if suffix in SUFFIXES else suffix
@@ -242,7 +245,7 @@ def _groups(path: Path, file: IO[bytes], account: Account) -> _Groups:
     return groups
 
 
-def _members(path: Path, file: IO[bytes], account: Account) -> Iterator[tarfile.TarInfo]:
+def _members(path: Path, file: IO[bytes], passed: Counter[str]) -> Iterator[tarfile.TarInfo]:
     """Yield the plain files of a tar; what is no whole tar ends in a sentence.
 
     tarfile itself takes a header that it cannot read for the end.
@@ -263,7 +266,7 @@ def _members(path: Path, file: IO[bytes], account: Account) -> Iterator[tarfile.
                 yield member
             elif not member.isdir():
                 linked = member.issym() or member.islnk()
-                account.passed["link" if linked else "special file"] += 1
+                passed["link" if linked else "special file"] += 1
         file.seek(end)
         if len(last := file.read(512)) < 512 or any(last):
             raise tarfile.ReadError("truncated or damaged")
@@ -324,10 +327,16 @@ def _read_index(path: Path, stamp: NDArray[np.int64]) -> Index | None:
             and samples.ndim == 1
             and samples["size"].min(initial=0) >= 0
         )
-        Account().add(*parse_json(bytes(index["account"][0])))
+        _account(index)
     except (OSError, ArchiveError, KeyError, TypeError, ValueError, AttributeError, IndexError):
         return None
     return index if sound else None
+
+
+def _account(index: Index) -> tuple[dict[str, int], set[str]]:
+    """Return what was passed over in a shard, by kind, and people without an image in it."""
+    passed, people = parse_json(bytes(index["account"][0]))
+    return {str(kind): int(count) for kind, count in passed.items()}, set(map(str, people))
 
 
 def _stamp(shard: Path) -> NDArray[np.int64]:

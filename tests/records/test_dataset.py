@@ -73,20 +73,6 @@ def test_samples_are_the_decoded_files(kind: str, pack: Path, folder: Path) -> N
         dataset[len(dataset)]
 
 
-def test_a_batch_equals_the_naive_loop(pack: Path) -> None:
-    dataset = open_dataset(Data(pack, augmentation=ALL), seed=5)
-    indices = np.random.default_rng(0).permutation(len(dataset))[:17]
-    batch = dataset.__getitems__(BatchRequest(3, indices))
-    assert batch.images.dtype == torch.uint8 and batch.images.shape == (17, 112, 112, 3)
-    assert batch.labels.dtype == batch.indices.dtype == torch.int64
-    assert len(batch) == 17 and batch.skipped == []
-    for row, index in enumerate(indices.tolist()):
-        image, label = dataset[index]
-        expected = ALL(image, 5, 3, index)
-        np.testing.assert_array_equal(batch.images[row].numpy(), expected)
-        assert batch.labels[row] == label and batch.indices[row] == index
-
-
 @pytest.mark.parametrize(
     ("workers", "method"),
     [(0, None), (2, "fork"), pytest.param(2, "spawn", marks=pytest.mark.integration)],

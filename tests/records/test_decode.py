@@ -147,7 +147,7 @@ def test_a_huge_header_is_refused_before_decoding() -> None:
     with pytest.raises(ImageError, match="8000×8000"):
         decode_image(png(8_000, 8_000, b""), "x")
     for data in (png(50_000, 50_000, b""), webp(40_000, 50_000)):
-        with pytest.raises(ImageError, match="more pixels than the limit"):
+        with pytest.raises(ImageError, match="exceeds limit"):
             decode_image(data, "x", None)
 
 

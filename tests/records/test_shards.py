@@ -23,12 +23,6 @@ def names(path: Path | str) -> list[str]:
     return [shard.name for shard in shard_paths(path, ".tar")]
 
 
-def test_a_folder_stands_for_its_visible_files(folder: Path) -> None:
-    assert names(folder) == ["s-0.tar", "s-09.tar", "s-10.tar", "s-11.tar", "t-09.tar"]
-    assert names(folder / "s-0.tar") == ["s-0.tar"]
-    assert names(folder / "u.txt") == names(folder / "gone.tar") == []
-
-
 @pytest.mark.parametrize(
     "text",
     ["s-{09..11}.tar", "{s,t}-09.tar", "s-{0,1}{9,0}.tar", "x{1..3}y{a,b}"],
@@ -41,11 +35,14 @@ def test_braces_mean_what_they_mean_in_bash(folder: Path, text: str) -> None:
     if text.endswith(".tar"):
         assert names(folder / text) == wanted
     else:
-        with pytest.raises(DatasetError, match=r"x1ya, which is no \.tar"):
+        with pytest.raises(DatasetError, match=r"x1ya names no file, or one that is no \.tar"):
             names(folder / text)
 
 
-def test_stars_take_what_they_find(folder: Path) -> None:
+def test_what_folders_files_and_stars_stand_for(folder: Path) -> None:
+    assert names(folder) == ["s-0.tar", "s-09.tar", "s-10.tar", "s-11.tar", "t-09.tar"]
+    assert names(folder / "s-0.tar") == ["s-0.tar"]
+    assert names(folder / "u.txt") == names(folder / "gone.tar") == []
     assert names(folder / "s-1?.tar") == ["s-10.tar", "s-11.tar"]
     assert names(folder / "{t,s}-0*.tar") == ["t-09.tar", "s-0.tar", "s-09.tar"]
     (folder / "odd[1].tar").touch()
@@ -55,10 +52,9 @@ def test_stars_take_what_they_find(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("s-{09..12}.tar", r"there is no .*s-12\.tar"),
-        ("z-*.tar", r"there is no .*z-\*"),
-        ("{s,s}-0.tar", "twice"),
-        ("u*", r"u\.txt, which is no \.tar"),
+        ("s-{09..12}.tar", r"s-12\.tar names no file"),
+        ("z-*.tar", r"z-\*\.tar names no file"),
+        ("u*", r"u\* .* no \.tar"),
     ],
 )
 def test_wrong_patterns_are_refused(folder: Path, text: str, sentence: str) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pytest import TempPathFactory
 
 from facerec.base.errors import DatasetError, PackError
-from facerec.records.tables import MAX_LINE, TextTable
+from facerec.records.tables import TextTable
 from tests.helpers.examples import examples
 
 ROWS = [("Ann/1.jpg", "Ann"), ("Jürgen/2, rechts.jpg", "Jürgen"), ("c", "")]
@@ -54,8 +54,8 @@ def test_blanks_and_empty_lines_do_not_count(tmp_path: Path) -> None:
         (b"a,b\n1,2,3\n", "line 2: 3 fields where the first line has 2"),
         (b'a,b\n1,2\n1,"2\n', "line 3: this is no CSV"),
         (b"a,b\n1,2\nM\xfcller,2\n", "line 3: this is no UTF-8"),
-        (b"a,b\n1,2\n1,\0\n", "line 3: this is no CSV .*NUL"),
-        (b"a,b\n" + b"x" * MAX_LINE, "line 2: this is no CSV .*bytes"),
+        (b"a,b\n1,2\n1,\0\n", "line 3: this is no text .*NUL"),
+        (b"a,b\n" + b"x" * (1 << 18), "line 2: this is no CSV .*limit"),
     ],
 )
 def test_what_is_wrong_is_named_by_its_line(tmp_path: Path, content: bytes, sentence: str) -> None:

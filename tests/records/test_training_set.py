@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from helpers.toy_files import picture, write_files, write_tar
 
 from facerec.base.errors import DatasetError
@@ -91,6 +92,8 @@ def test_images_come_from_their_files(two: tuple[Path, Path]) -> None:
     singles = [open_dataset(Data(path), seed=3) for path in two]
     images = [single[i] for single in singles for i in range(len(single))]
     batch = joined.__getitems__(BatchRequest(1, np.array([10, 2, 6, 0])))
+    assert batch.images.dtype == torch.uint8 and batch.labels.dtype == torch.int64
+    assert len(batch) == 4 and not batch.skipped and batch.indices.tolist() == [10, 2, 6, 0]
     for row, i in enumerate([10, 2, 6, 0]):
         np.testing.assert_array_equal(joined[i][0], images[i][0])
         np.testing.assert_array_equal(batch.images[row], ALL(images[i][0], 3, 1, i))

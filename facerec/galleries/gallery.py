@@ -16,7 +16,7 @@ import copy
 import difflib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from datetime import date
@@ -149,6 +149,14 @@ class Identification:
             return None
         return likeness(known.ratio, self.scores[:, :2], len(self.subjects))
 
+    def to_json(self, places: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return threshold, FPIR and the answers, each with its place, as JSON types."""
+        return {
+            "threshold": self.threshold,
+            "fpir": None if self.fpir is None else self.fpir.to_json(),
+            "answers": [{**at, **asdict(each)} for at, each in zip(places, self, strict=True)],
+        }
+
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -269,9 +277,7 @@ class Gallery:
         usable[at[seen]] = False
         again = seen & (holders[first] == known[at])
         for row, holder in zip(at[seen & ~again], holders[first[seen & ~again]], strict=True):
-            why = (
-                f"the same photo, of one person, is {str(holder)!r} already; take out what is wrong"
-            )
+            why = f"the same photo, of one person, is {str(holder)!r} already; take one out"
             failures[str(names[row])] = why
         label = np.full(count, -1)
         label[usable], come = pd.factorize(known[usable].astype(object))

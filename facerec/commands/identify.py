@@ -127,12 +127,9 @@ def identify(
                 raise
             points.append(None)
             how = f"let facerec enroll --gallery {path} --impostors FOLDER find one on"
-            console.print(
-                f"no threshold is known for {people}, so candidates are listed and nobody is "
-                f"named: {problem}, or {how if side.bridge is None else 'name --strangers,'} "
-                "photos of other people",
-                style="yellow",
-            )
+            how = how if side.bridge is None else "name --strangers,"
+            said = f"no threshold is known for {people}: candidates are listed and nobody is named"
+            console.print(f"{said}: {problem}, or {how} photos of other people", style="yellow")
     probes = embedder.read(images, console, space, every_face=face == "all")
     assert probes.ids is not None  # the readers see to that
     names = probes.ids.tolist()
@@ -177,17 +174,13 @@ def _print(found: Identification, names: Sequence[str], faces: int, console: Con
     named = sum(answer.subject is not None for answer in found)
     failed = sum(answer.failure is not None for answer in found)
     what = words.counted(faces, "face") if faces else words.counted(len(names), "image")
-    console.print(
-        f"{named:,} of {what} identified, {words.counted(failed, 'failure')} to acquire",
-        style="bold",
-    )
+    lost = words.counted(failed, "failure")
+    console.print(f"{named:,} of {what} identified, {lost} to acquire", style="bold")
     console.print(answers_table(found, names[:_SHOWN]).terminal())
     if found.score_calibration is not None and any(answer.probability for answer in found):
-        console.print(
-            f"probability of the best candidate among {found.among:,} equally likely people; "
-            f"{found.score_calibration.basis}; templates of several images have none",
-            style="dim italic",
-        )
+        among = f"probability of the best candidate among {found.among:,} equally likely people"
+        basis = f"{found.score_calibration.basis}; templates of several images have none"
+        console.print(f"{among}; {basis}", style="dim italic")
     if found.likeness is not None:
         console.print(str(found.likeness), style="dim italic" if found.likeness.alike else "yellow")
     if len(names) > _SHOWN:

@@ -174,14 +174,9 @@ class Identification:
         evidence = None
         if self.score_calibration is not None and self.images[self.rows[probe, 0]] == 1:
             evidence = self.score_calibration.evidence(scores[0])
-        return Answer(
-            names[0] if named else None,
-            scores[0],
-            margin,
-            candidates,
-            evidence=evidence,
-            probability=None if evidence is None else evidence.probability(self.among),
-        )
+        chance = None if evidence is None else evidence.probability(self.among)
+        who = names[0] if named else None
+        return Answer(who, scores[0], margin, candidates, None, evidence, chance)
 
 
 class Gallery:
@@ -308,8 +303,8 @@ class Gallery:
         self.enrolled = np.append(self.enrolled, np.full(len(new), np.datetime64("now", "s")))
         self.expires = np.append(self.expires, np.full(len(new), expires, "M8[D]"))
         if expires is not None:
-            asked = np.append(come[more], known[at[again]])
-            self.expires[self.rows_of(asked)] = expires
+            held = self.rows_of(np.append(come[more], known[at[again]]))
+            self.expires[held[held >= 0]] = expires
         self.digests = np.append(self.digests, digests[taken])
         self.digest_rows = np.append(self.digest_rows, self.rows_of(known[taken]))
         asked = np.unique(known[known != ""])
@@ -520,18 +515,8 @@ class Gallery:
         limit = limit if point is None else point.threshold
         now = self.current()
         rows, scores = now.search(vectors, max(count, 2), index=index, progress=progress)
-        return Identification(
-            now.subjects,
-            rows,
-            scores,
-            limit,
-            point,
-            count,
-            failures,
-            now.images,
-            now.score_calibration,
-            among or len(now) + 1,
-        )
+        found = now.subjects, rows, scores, limit, point, count, failures, now.images
+        return Identification(*found, now.score_calibration, among or len(now) + 1)
 
     def point(self, fpir: Rate | None = None, threshold: float | None = None) -> Fpir | None:
         """Return threshold and FPIR at this gallery's size, from one of the two.

@@ -93,30 +93,21 @@ def all_pairs(
         places = {str(each): np.flatnonzero(group_of == each) for each in np.unique(group_of)}
     figures = all_pairs_rows(result, places)
     console.print(rows_table("", figures).terminal())
-    console.print(
-        "score: cosine, float32; pairs that share a subject are dependent: intervals with the "
-        "effective number of comparisons, at thresholds taken as known",
-        style="dim italic",
-    )
-    counts = (
-        (unused, f"rows of {subjects} have no embedding"),
-        (left_out, f"images have no {group} in {subjects} and are left out of all figures"),
-        (
-            result.failures.size,
-            f"images were not acquired; their {result.lost_mated:,} mated and "
-            f"{result.lost_non_mated:,} non-mated pairs are in no rate",
-        ),
-    )
-    notes = [f"{count:,} {what}" for count, what in counts if count]
+    basis = "score: cosine, float32; intervals allow for pairs that share a subject"
+    console.print(f"{basis}, at thresholds taken as known", style="dim italic")
+    lost = f"{result.lost_mated:,} mated and {result.lost_non_mated:,} non-mated pairs"
+    counts = {
+        f"rows of {subjects} have no embedding": unused,
+        f"images have no {group} in {subjects} and are left out of all figures": left_out,
+        f"images were not acquired; their {lost} are in no rate": result.failures.size,
+    }
+    notes = [f"{count:,} {what}" for what, count in counts.items() if count]
     print_notes([constant(file) or "", *notes], console)
     if json is not None:
+        sha256 = embeddings_sha256(embeddings)
         facts = {
             "facerec": facerec.__version__,
-            "embeddings": {
-                "path": str(embeddings),
-                "sha256": embeddings_sha256(embeddings),
-                "note": dict(file.note),
-            },
+            "embeddings": {"path": str(embeddings), "sha256": sha256, "note": dict(file.note)},
             "subjects": None if subjects is None else str(subjects),
             "group": group,
             "images_without_group": left_out,

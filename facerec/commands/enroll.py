@@ -181,18 +181,13 @@ def enroll(
         console.print(f"old gallery {old}: {people_words(len(moved))} taken out, {rest}")
     if delete:
         console.print(f"deleted: {', '.join(delete)}")
-        console.print(
-            "they may also be in embeddings files, in what --export, --failures and facerec "
-            "identify --json wrote, in reports, in copies of the gallery and in that of another "
-            "network; delete them there too",
-            style="yellow",
-        )
-    console.print(
-        f"gallery {gallery}: {people_words(len(opened))} with "
-        f"{words.counted(int(opened.images.sum()), 'image')}, {opened.space.embedding_size} "
-        "dimensions",
-        style="bold",
-    )
+        files = "embeddings files, in what --export, --failures and facerec identify --json wrote"
+        copies = "in reports, in copies of the gallery and in that of another network"
+        said = f"they may also be in {files}, {copies}; delete them there too"
+        console.print(said, style="yellow")
+    held = f"{people_words(len(opened))} with {words.counted(int(opened.images.sum()), 'image')}"
+    size = opened.space.embedding_size
+    console.print(f"gallery {gallery}: {held}, {size} dimensions", style="bold")
     print(found.get(), end="")
     if export is not None:
         console.print(f"templates: {export}")
@@ -220,11 +215,9 @@ def _print_enrolment(enrolled: Enrolment, file: Path | None, console: Console) -
 def print_expired(gallery: Gallery, path: Path, console: Console) -> None:
     """Say how many people have expired, if anybody has."""
     if gone := len(gallery.expired):
-        console.print(
-            f"the enrolment of {gone:,} of {people_words(len(gallery))} has expired, and they are "
-            f"left out; facerec enroll --gallery {path} --expire takes them out of the file",
-            style="yellow",
-        )
+        said = f"the enrolment of {gone:,} of {people_words(len(gallery))} has expired: left out"
+        how = f"facerec enroll --gallery {path} --expire takes them out of the file"
+        console.print(f"{said}; {how}", style="yellow")
 
 
 def print_alarms(alarms: DataFrame, asked: int, console: Console) -> None:
@@ -234,11 +227,9 @@ def print_alarms(alarms: DataFrame, asked: int, console: Console) -> None:
     if asked > CALIBRATION_PROBES:
         console.print(f"the first {CALIBRATION_PROBES:,} were looked at for what raises alarms")
     if len(alarms):
-        console.print(
-            f"false alarms are likely with {people_words(len(alarms))}, too much like others; if "
-            "two names are one person, delete one of them, else enrol other photos:",
-            style="yellow",
-        )
+        said = f"false alarms are likely with {people_words(len(alarms))}, too much like others"
+        how = "if two names are one person, delete one of them, else enrol other photos"
+        console.print(f"{said}; {how}:", style="yellow")
     lines = []
     for alarm in alarms.to_dict("records"):
         many = f"; {alarm['reached']} probes reach {words.threshold(alarm['threshold'])}"

@@ -142,10 +142,8 @@ def _faces(
         kept = np.isin(cast(Any, old.ids), before.index)  # people may take rows out
         joined = {name: np.concatenate([getattr(old, name)[kept], joined[name]]) for name in joined}
     if lost := sorted({*before.index} - {*joined["ids"].tolist()}):
-        raise DatasetError(
-            f"{out / TABLE}: the row of {lost[0]!r} is of no face that is known; give it its "
-            "image_id back, or take it out"
-        )
+        how = "give it its image_id back, or take it out"
+        raise DatasetError(f"{out / TABLE}: the row of {lost[0]!r} is of no face; {how}")
     table = pd.concat([before, rows[here]]).reindex(joined["ids"], fill_value="")
     failed_rows = np.flatnonzero(np.isnan(joined["norms"]))
     why = dict(zip(failed_rows.tolist(), table["remark"].iloc[failed_rows], strict=True))

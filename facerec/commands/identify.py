@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -113,59 +113,47 @@ def identify(
     if old is not None:
         space.check(sides[gallery].space, str(gallery), "bridge")
     rate = None if threshold is not None else parse_rate(fpir or "1e-2") / len(sides)
-    points: list[Fpir | None] = []
+    points: list[Fpir | float | None] = []
     for path, side in sides.items():
         people = people_words(len(side.current()))
         console.print(f"gallery {path}: {people}, {side.space.name}")
         print_expired(side, path, console)
         if not len(side.current()):
             raise DatasetError(f"{path}: nobody is enrolled, so nobody can be found; enrol people")
-        points.append(None)
         try:  # before the images are embedded
-            points[-1] = side.point(rate, threshold)
+            points.append(side.point(rate, threshold) or threshold)
         except MetricError as problem:
             if fpir is not None:
                 raise
+            points.append(None)
             how = f"let facerec enroll --gallery {path} --impostors FOLDER find one on"
-            console.print(
-                f"no threshold is known for {people}, so candidates are listed and nobody is "
-                f"named: {problem}, or {how if side.bridge is None else 'name --strangers,'} "
-                "photos of other people",
-                style="yellow",
-            )
+            how = how if side.bridge is None else "name --strangers,"
+            said = f"no threshold is known for {people}: candidates are listed and nobody is named"
+            console.print(f"{said}: {problem}, or {how} photos of other people", style="yellow")
     probes = embedder.read(images, console, space, every_face=face == "all")
     assert probes.ids is not None  # the readers see to that
     names = probes.ids.tolist()
+    search = partial(Gallery.identify, count=candidates, index=index, among=among)
     with progress_bar(console, "probes") as progress:
         found = [
-            side.identify(
-                probes,
-                threshold=point or threshold,
-                count=candidates,
-                index=index,
-                among=among,
-                where=str(images),
-                progress=progress,
-            )
+            search(side, probes, threshold=point, where=str(images), progress=progress)
             for side, point in zip(sides.values(), points, strict=True)
         ]
     if json is not None:  # first, as the reader of a pipe may go away
-        places = probes.faces or [PhotoFace(name) for name in names]
+        places = [place._asdict() for place in probes.faces or map(PhotoFace, names)]
         documents = []
         for path, one in zip(sides, found, strict=True):
             about = {"path": str(path), "people": len(one.subjects)}
             about |= {"expired": len(sides[path].expired), "model": sides[path].space.model}
-            told = None if one.fpir is None else one.fpir.to_json()
-            answers = [{**p._asdict(), **asdict(a)} for p, a in zip(places, one, strict=True)]
-            searched = {"gallery": about, "score": "cosine", "threshold": one.threshold}
-            documents.append({**searched, "fpir": told, "answers": answers})
+            documents.append({"gallery": about, "score": "cosine", **one.to_json(places)})
         document = {"facerec": facerec.__version__, **documents[0]}
         document |= {"old": documents[1]} if old is not None else {}
         write_json(json, document, private=True)
         console.print(f"answers: {json}")
     faces = sum(place.face is not None for place in probes.faces)
     for path, one in zip(sides, found, strict=True):
-        console.print(f"gallery {path}:" if old is not None else "", end="\n" * (old is not None))
+        if old is not None:
+            console.print(f"gallery {path}:")
         _print(one, names, faces, console)
         if among is not None and not any(answer.probability for answer in one):
             why = "the gallery has none; it takes that of a calibrated --model that enrols photos"
@@ -186,17 +174,13 @@ def _print(found: Identification, names: Sequence[str], faces: int, console: Con
     named = sum(answer.subject is not None for answer in found)
     failed = sum(answer.failure is not None for answer in found)
     what = words.counted(faces, "face") if faces else words.counted(len(names), "image")
-    console.print(
-        f"{named:,} of {what} identified, {words.counted(failed, 'failure')} to acquire",
-        style="bold",
-    )
+    lost = words.counted(failed, "failure")
+    console.print(f"{named:,} of {what} identified, {lost} to acquire", style="bold")
     console.print(answers_table(found, names[:_SHOWN]).terminal())
     if found.score_calibration is not None and any(answer.probability for answer in found):
-        console.print(
-            f"probability of the best candidate among {found.among:,} equally likely people; "
-            f"{found.score_calibration.basis}; templates of several images have none",
-            style="dim italic",
-        )
+        among = f"probability of the best candidate among {found.among:,} equally likely people"
+        basis = f"{found.score_calibration.basis}; templates of several images have none"
+        console.print(f"{among}; {basis}", style="dim italic")
     if found.likeness is not None:
         console.print(str(found.likeness), style="dim italic" if found.likeness.alike else "yellow")
     if len(names) > _SHOWN:

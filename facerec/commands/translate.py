@@ -52,11 +52,9 @@ def translate(
     bridge = Bridge.build(mine, theirs, f"{old} and {new}")
     bridge.write(out)
     price = bridge.price
-    console.print(
-        f"bridge {out}: from {bridge.new.name} to {bridge.old.name}, by {price.photos:,} photos of "
-        f"{price.people:,} people, which both files name, each photo once",
-        style="bold",
-    )
+    used = f"{price.photos:,} photos of {price.people:,} people, which both files name, each once"
+    networks = f"from {bridge.new.name} to {bridge.old.name}"
+    console.print(f"bridge {out}: {networks}, by {used}", style="bold")
     console.print(f"missed at FPR {price.fpr:.2g}, among people whom the map has not seen:")
     ways = {"stay": price.old, "translate": price.translated, "enrol anew": price.anew}
     for way, missed in ways.items():

@@ -16,7 +16,7 @@ import copy
 import difflib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from datetime import date
@@ -149,6 +149,14 @@ class Identification:
             return None
         return likeness(known.ratio, self.scores[:, :2], len(self.subjects))
 
+    def to_json(self, places: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return threshold, FPIR and the answers, each with its place, as JSON types."""
+        return {
+            "threshold": self.threshold,
+            "fpir": None if self.fpir is None else self.fpir.to_json(),
+            "answers": [{**at, **asdict(each)} for at, each in zip(places, self, strict=True)],
+        }
+
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -166,14 +174,9 @@ class Identification:
         evidence = None
         if self.score_calibration is not None and self.images[self.rows[probe, 0]] == 1:
             evidence = self.score_calibration.evidence(scores[0])
-        return Answer(
-            names[0] if named else None,
-            scores[0],
-            margin,
-            candidates,
-            evidence=evidence,
-            probability=None if evidence is None else evidence.probability(self.among),
-        )
+        chance = None if evidence is None else evidence.probability(self.among)
+        who = names[0] if named else None
+        return Answer(who, scores[0], margin, candidates, None, evidence, chance)
 
 
 class Gallery:
@@ -269,9 +272,7 @@ class Gallery:
         usable[at[seen]] = False
         again = seen & (holders[first] == known[at])
         for row, holder in zip(at[seen & ~again], holders[first[seen & ~again]], strict=True):
-            why = (
-                f"the same photo, of one person, is {str(holder)!r} already; take out what is wrong"
-            )
+            why = f"the same photo, of one person, is {str(holder)!r} already; take one out"
             failures[str(names[row])] = why
         label = np.full(count, -1)
         label[usable], come = pd.factorize(known[usable].astype(object))
@@ -302,8 +303,8 @@ class Gallery:
         self.enrolled = np.append(self.enrolled, np.full(len(new), np.datetime64("now", "s")))
         self.expires = np.append(self.expires, np.full(len(new), expires, "M8[D]"))
         if expires is not None:
-            asked = np.append(come[more], known[at[again]])
-            self.expires[self.rows_of(asked)] = expires
+            held = self.rows_of(np.append(come[more], known[at[again]]))
+            self.expires[held[held >= 0]] = expires
         self.digests = np.append(self.digests, digests[taken])
         self.digest_rows = np.append(self.digest_rows, self.rows_of(known[taken]))
         asked = np.unique(known[known != ""])
@@ -514,18 +515,8 @@ class Gallery:
         limit = limit if point is None else point.threshold
         now = self.current()
         rows, scores = now.search(vectors, max(count, 2), index=index, progress=progress)
-        return Identification(
-            now.subjects,
-            rows,
-            scores,
-            limit,
-            point,
-            count,
-            failures,
-            now.images,
-            now.score_calibration,
-            among or len(now) + 1,
-        )
+        found = now.subjects, rows, scores, limit, point, count, failures, now.images
+        return Identification(*found, now.score_calibration, among or len(now) + 1)
 
     def point(self, fpir: Rate | None = None, threshold: float | None = None) -> Fpir | None:
         """Return threshold and FPIR at this gallery's size, from one of the two.

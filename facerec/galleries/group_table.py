@@ -70,15 +70,17 @@ def group_table(
     faces = faces.sort_values("doubt", ascending=False, kind="stable")
     of = faces.groupby("group", sort=False)
     groups = of["name"].agg(["first", "last", "size"]).assign(doubt=of["doubt"].max())
-    rows: list[list[str]] = [
-        [f"{one} or {two}?", "", groups["last"][one], groups["last"][two], f"{doubt:.1e}"]
+
+    def row(group: str, size: str, pair: Iterable[str], doubt: float) -> tuple[str | Cell, ...]:
+        return group, size, *(Cell(each, picture=face(each)) for each in pair), f"{doubt:.1e}"
+
+    rows = [
+        row(f"{one} or {two}?", "", groups["last"][[one, two]], doubt)
         for one, two, doubt in found.merges[:most]
     ]
-    for number, (first, last, size, doubt) in groups.dropna().head(most).T.items():
-        rows.append([str(number), str(size), first, last, f"{doubt:.1e}"])
-    cells: list[tuple[str | Cell, ...]] = [
-        (group, size, *(Cell(each, picture=face(each)) for each in pair), doubt)
-        for group, size, *pair, doubt in rows
+    rows += [
+        row(str(number), str(size), (first, last), doubt)
+        for number, first, last, size, doubt in groups.dropna().head(most).itertuples()
     ]
     headings = "group", "faces", "its most doubtful face", "its surest face"
-    return Table("", (*headings, "doubt"), cells, headings)
+    return Table("", (*headings, "doubt"), rows, headings)

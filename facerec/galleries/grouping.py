@@ -69,12 +69,6 @@ _APART = "photo", "cannot"
 
 _OLD = "group", "old"
 
-_OTHER_PEOPLE = {
-    "photo": "another face of its photo",
-    "cannot": "a face of the same text under cannot",
-    "group": "a face of another old group",
-}
-
 
 @dataclass(frozen=True, eq=False)
 class Grouping:
@@ -200,8 +194,8 @@ def _held(table: pd.DataFrame, group: Ints) -> list[set[tuple[str, str]]]:
         if old and olds.setdefault(number, old) != old:
             both.add("group")
         if both:
-            why = f"one person with {_OTHER_PEOPLE[min(both)]}, and cannot be; change one of these"
-            raise MetricError(f"{name!r} is by its group, its text under must or its copies {why}")
+            why = f"its {min(both)} says that both are different people; change one of these"
+            raise MetricError(f"{name!r} is by group, must or copies one with a face, and {why}")
         held[number] |= own
     for number in olds:
         held[number].add(_OLD)

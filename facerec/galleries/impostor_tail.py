@@ -136,14 +136,8 @@ def nearest_subjects(
         UnitRows(side, some, np.ones(len(side)), device)
         for side, some in zip(sides, (asked, None), strict=True)
     )
-    others, scores = best(
-        left,
-        right,
-        _UNNAMED_RANKS if several else _RANKS,
-        apart=(rows, every) if alone else None,
-        stage=stage,
-        progress=progress,
-    )
+    ranks, apart = _UNNAMED_RANKS if several else _RANKS, (rows, every) if alone else None
+    others, scores = best(left, right, ranks, apart=apart, stage=stage, progress=progress)
     if named is not None and several:
         scores = _without_more_of_the_best(scores, others, sides[1], named)
     scale = _centre_and_spread(*sides, same=alone)

@@ -31,8 +31,7 @@ def print_groups(
     for point in points:
         rows = []
         for name, *both in calibration.by_group(point, np.array(groups, np.str_)):
-            rates = (f"{words.percent(x.value)} {words.percent_limits(x.interval)}" for x in both)
-            rows.append((name, *rates, f"{both[1].size:,}"))
+            rows.append((name, *map(_rate, both), f"{both[1].size:,}"))
             told.add(name)
         headings = "strangers", "FPIR before all", "before their group alone", "people of it"
         title = f"threshold {words.threshold(point.threshold)}"
@@ -43,10 +42,10 @@ def print_groups(
 
 def print_thresholds(calibration: Calibration | None, size: int, console: Console) -> list[Fpir]:
     """Say which thresholds have which FPIR in a gallery of a size, and return them."""
-    points: list[Fpir] = []
     if calibration is None:
         console.print("no calibration: a gallery of one person needs --impostors for an FPIR")
-        return points
+        return []
+    points: list[Fpir] = []
     console.print(
         f"calibrated with {words.counted(len(calibration.scores), 'probe')} "
         f"({calibration.source}) on {words.counted(calibration.entry_subjects.size, 'template')}"
@@ -58,19 +57,18 @@ def print_thresholds(calibration: Calibration | None, size: int, console: Consol
         except MetricError as problem:
             console.print(f"  FPIR {target}: {words.UNRESOLVED} ({problem})")
     if len(np.unique(calibration.probe_subjects)) < FEW_STRANGERS:
-        console.print(
-            f"strangers are fewer than {FEW_STRANGERS}: where they look alike, the FPIR may lie "
-            "beyond its interval, mostly below it; calibrate with more --impostors",
-            style="yellow",
-        )
+        why = "where they look alike, the FPIR may lie beyond its interval, mostly below it"
+        said = f"strangers are fewer than {FEW_STRANGERS}: {why}; calibrate with more --impostors"
+        console.print(said, style="yellow")
     return points
 
 
 def fpir_words(point: Fpir) -> str:
     """Say threshold, FPIR, interval and method in one line."""
-    remark = f"; {point.remark}" if point.remark else ""
-    return (
-        f"threshold {words.threshold(point.threshold)} has FPIR {words.percent(point.value)} "
-        f"{words.percent_limits(point.interval)} among {point.size:,} people "
-        f"({point.method}{remark})"
-    )
+    how = f"{point.method}; {point.remark}" if point.remark else point.method
+    at = words.threshold(point.threshold)
+    return f"threshold {at} has FPIR {_rate(point)} among {point.size:,} people ({how})"
+
+
+def _rate(point: Fpir) -> str:
+    return f"{words.percent(point.value)} {words.percent_limits(point.interval)}"

@@ -122,9 +122,7 @@ class GalleryFile:
             ) from error
         found = self.gallery.identify(self._faces(vectors), threshold=point or self._threshold)
         return {
-            "answers": [{**p, **asdict(answer)} for p, answer in zip(places, found, strict=True)],
-            "threshold": found.threshold,
-            "fpir": None if found.fpir is None else found.fpir.to_json(),
+            **found.to_json(places),
             "people": len(found.subjects),
             "expired": len(self.gallery) - len(found.subjects),
         }

@@ -8,17 +8,19 @@ import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 import pytest
 from helpers.marked_faces import Marked, marked_photo, marks
+from helpers.toy_embeddings import made
 from pytest import CaptureFixture, MonkeyPatch
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.base import files
 from facerec.commands import embed, enroll, identify
-from facerec.embedding import Embeddings, read_embeddings, save_model, write_embeddings
+from facerec.embedding import read_embeddings, save_model, write_embeddings
 from facerec.embedding.model import EmbeddingModel
 from facerec.galleries import Gallery
 from facerec.galleries.gallery_file import COLUMNS, DIGESTS
@@ -26,13 +28,8 @@ from tests.commands.conftest import Refused
 
 
 def write(path: str, vectors: np.ndarray, names: list[str], sha256: str = "ab" * 32) -> None:
-    matrix = np.asarray(vectors, np.float32)
-    note = {"model": {"name": "tiny", "sha256": sha256, "preprocessing": None}}
-    ids = np.array([f"{path} {i}" for i in range(len(matrix))])
-    norms = np.linalg.norm(matrix, axis=1)
-    failures = {int(row): "no face" for row in np.flatnonzero(np.isnan(norms))}
-    who = np.array(names, np.str_)
-    write_embeddings(Path(path), Embeddings(matrix, norms, True, ids, who, failures, note))
+    ids = np.array([f"{path} {i}" for i in range(len(vectors))])
+    write_embeddings(Path(path), made(vectors, names, sha256, ids=ids, flip=True))
 
 
 @pytest.fixture
@@ -208,38 +205,41 @@ def test_pictures_that_are_no_faces_are_failures(
 
 
 def test_refusals(workplace: np.ndarray, refused: Refused) -> None:
-    assert "no such gallery" in refused(enroll.main, "--gallery", "g.npz", "--delete", "p00")
-    assert "nothing to do" in refused(enroll.main, "--gallery", "g.npz")
-    over = ("enrol.npz", "--gallery", "g.npz", "--expires", "2020-01-01")
-    assert "is over" in refused(enroll.main, *over)
+    def check(*cases: tuple[Any, str, str]) -> None:
+        for command, words, arguments in cases:
+            assert words in refused(command.main, *arguments.split()), arguments
+
+    check(
+        (enroll, "no such gallery", "--gallery g.npz --delete p00"),
+        (enroll, "nothing to do", "--gallery g.npz"),
+        (enroll, "is over", "enrol.npz --gallery g.npz --expires 2020-01-01"),
+        (enroll, "nothing to do", "--gallery g.npz --expires 2999-01-01"),
+        (enroll, "in .npz", "enrol.npz --gallery g.parquet"),
+    )
     for day in ("365d", "2027-02-30"):
         with pytest.raises(SystemExit, match="2"):
-            enroll.main([*over[:-1], day])
-    assert "nothing to do" in refused(enroll.main, "--gallery", "g.npz", "--expires", "2999-01-01")
-    assert "in .npz" in refused(enroll.main, "enrol.npz", "--gallery", "g.parquet")
+            enroll.main(["enrol.npz", "--gallery", "g.npz", "--expires", day])
     enroll.main(["enrol.npz", "--gallery", "g.npz"])
     before = Path("g.npz").read_bytes()
     write("theirs.npz", workplace, ["z"] * 60, sha256="cd" * 32)
-    assert "another model" in refused(enroll.main, "theirs.npz", "--gallery", "g.npz")
-    assert "another model" in refused(identify.main, "theirs.npz", "--gallery", "g.npz")
-    for command in (enroll, identify):
-        bgr = ("visit.npz", "--gallery", "g.npz", "--channels", "bgr")
-        assert "--channels says how" in refused(command.main, *bgr)
-    flip = ("enrol.npz", "--gallery", "n.npz", "--no-flip")
-    assert "--no-flip says how" in refused(enroll.main, *flip)
-    both = ("visit.npz", "--gallery", "g.npz", "--fpir", "0.1", "--threshold", "0.5")
-    assert "give one" in refused(identify.main, *both)
-    cv2.imwrite("face.png", np.zeros((112, 112, 3), np.uint8))
-    assert "--model" in refused(identify.main, ".", "--gallery", "g.npz")
-    assert "no such" in refused(identify.main, "nobody", "--gallery", "g.npz")
-    table = ("--gallery", "g.npz", "--export", "people.csv")
-    assert ".parquet" in refused(enroll.main, *table) and not Path("people.csv").exists()
-    assert "'q'" in refused(enroll.main, "--gallery", "g.npz", "--delete", "p00", "q")
     write("bad.npz", np.full((1, 32), np.nan), ["nobody"])
-    no_impostor = ("--gallery", "g.npz", "--impostors", "bad.npz")
-    assert "bad.npz: 0 usable" in refused(enroll.main, *no_impostor)
-    assert "nobody could" in refused(enroll.main, "bad.npz", "--gallery", "new.npz")
-    assert Path("g.npz").read_bytes() == before and not Path("new.npz").exists()
+    cv2.imwrite("face.png", np.zeros((112, 112, 3), np.uint8))
+    check(
+        (enroll, "another model", "theirs.npz --gallery g.npz"),
+        (identify, "another model", "theirs.npz --gallery g.npz"),
+        (enroll, "--channels says how", "visit.npz --gallery g.npz --channels bgr"),
+        (identify, "--channels says how", "visit.npz --gallery g.npz --channels bgr"),
+        (enroll, "--no-flip says how", "enrol.npz --gallery n.npz --no-flip"),
+        (identify, "give one", "visit.npz --gallery g.npz --fpir 0.1 --threshold 0.5"),
+        (identify, "--model", ". --gallery g.npz"),
+        (identify, "no such", "nobody --gallery g.npz"),
+        (enroll, ".parquet", "--gallery g.npz --export people.csv"),
+        (enroll, "'q'", "--gallery g.npz --delete p00 q"),
+        (enroll, "bad.npz: 0 usable", "--gallery g.npz --impostors bad.npz"),
+        (enroll, "nobody could", "bad.npz --gallery new.npz"),
+    )
+    assert Path("g.npz").read_bytes() == before
+    assert not Path("new.npz").exists() and not Path("people.csv").exists()
 
 
 def test_a_folder_of_images(

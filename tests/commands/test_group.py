@@ -8,11 +8,12 @@ import cv2
 import numpy as np
 import pandas as pd
 from helpers.marked_faces import Marked, marked_photo
+from helpers.toy_embeddings import made
 from pytest import CaptureFixture, MonkeyPatch
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.commands import enroll, group
-from facerec.embedding import Embeddings, read_embeddings, save_model, write_embeddings
+from facerec.embedding import read_embeddings, save_model, write_embeddings
 from facerec.galleries import Gallery
 from tests.commands.conftest import Refused
 from tests.galleries.test_grouping import faces
@@ -26,12 +27,9 @@ def table() -> pd.DataFrame:
 
 def write(path: str, vectors: np.ndarray, first: int = 0, network: str = "ab") -> None:
     ids = np.array([f"{number}.jpg" for number in first + np.arange(len(vectors))])
-    vectors, note = vectors.astype(np.float32), {"model": {"name": "m", "sha256": network * 32}}
+    vectors = vectors.astype(np.float32)
     digests = np.array([f"{abs(hash(row.tobytes())):032d}"[:32] for row in vectors], "S32")
-    norms = np.linalg.norm(vectors, axis=1)
-    lost = {int(row): "no face" for row in np.flatnonzero(np.isnan(norms))}
-    made = Embeddings(vectors, norms, True, ids, failures=lost, note=note, digests=digests)
-    write_embeddings(path, made)
+    write_embeddings(path, made(vectors, None, network * 32, ids=ids, digests=digests))
 
 
 def test_groups_are_named_enrolled_and_extended(

@@ -57,14 +57,6 @@ def test_pictures_without_a_face_are_in_no_set(written: Path, capsys: CaptureFix
         assert f"{found} subjects" in text and held in text and "8 of 120 images do not" in text
 
 
-def test_embeddings_of_others_and_galleries(written: Path, capsys: CaptureFixture) -> None:
-    other = two_sets(0, (30, 25), 8, noise=0.5)[1]
-    theirs = written / "theirs.npz"
-    np.savez(theirs, features=other.vectors, names=other.ids, labels=other.subjects)
-    main([str(written / "a.npz"), str(theirs), "--share", "0.0005"])
-    assert "8 of 30 subjects" in capsys.readouterr().out
-
-
 class _Names(ImageSource):
     def __init__(self, ids: list[str]) -> None:
         self.ids = np.array(ids)

@@ -38,17 +38,19 @@ def planted(who, share, seed=1):
     return np.where(wrong, moved, who), wrong
 
 
-def proposed_images(result, count, kind="wrong_label"):
-    """Return which images are proposed, ``(count,)``."""
-    found = np.zeros(count, bool)
-    found[[int(p.image_id[1:]) for p in result.proposals if p.kind == kind]] = True
-    return found
+def of(result, kind):
+    """Return the proposals of a kind."""
+    return [proposal for proposal in result.proposals if proposal.kind == kind]
+
+
+def proposed_images(result, count):
+    """Return which images are proposed for a wrong label, ``(count,)``."""
+    return np.isin(ids(np.arange(count)), [p.image_id for p in of(result, "wrong_label")])
 
 
 def duplicate_pairs(result):
     """Return pairs of rows: the image to go and the one that stays."""
-    found = [p for p in result.proposals if p.kind == "duplicate"]
-    return [(int(p.image_id[1:]), int(p.other_id[1:])) for p in found]
+    return [(int(p.image_id[1:]), int(p.other_id[1:])) for p in of(result, "duplicate")]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.05, 0.2])
@@ -63,9 +65,8 @@ def test_planted_wrong_labels_are_found(share):
     assert roc_auc_score(wrong, result.probability) > 0.99
     assert f1_score(wrong, found) > 0.9
     rows = {f"i{row}": f"p{who[row]:03d}" for row in np.flatnonzero(wrong)}
-    proposed = {p.image_id: p.proposed_label for p in result.proposals if p.kind == "wrong_label"}
-    asked = [image for image in rows if image in proposed]
-    right = [image for image in asked if proposed[image] == rows[image]]
+    asked = [p for p in of(result, "wrong_label") if p.image_id in rows]
+    right = [p for p in asked if p.proposed_label == rows[p.image_id]]
     assert len(right) > 0.85 * len(asked) > 0.75 * len(rows)
 
 
@@ -76,9 +77,7 @@ def test_strangers_are_to_be_left_out():
     result = clean_set(vectors, names(who), ids(who))
     wrong = np.arange(len(who)) % 20 == 0
     assert f1_score(wrong, proposed_images(result, len(who))) > 0.9
-    found = [
-        p for p in result.proposals if p.kind == "wrong_label" and int(p.image_id[1:]) % 20 == 0
-    ]
+    found = [p for p in of(result, "wrong_label") if int(p.image_id[1:]) % 20 == 0]
     assert np.mean([p.proposed_label == "" for p in found]) > 0.8
 
 
@@ -89,9 +88,9 @@ def test_people_with_two_labels_are_merged_and_others_are_not():
         rows = np.flatnonzero(who == person)
         labels[rows[:3]] = f"q{person:03d}"
     result = clean_set(vectors, labels, ids(who))
-    merged = {(p.label, p.proposed_label) for p in result.proposals if p.kind == "merge"}
+    merged = {(p.label, p.proposed_label) for p in of(result, "merge")}
     assert merged == {(f"q{person:03d}", f"p{person:03d}") for person in range(6)}
-    assert not [p for p in result.proposals if p.kind == "mixture"]
+    assert not of(result, "mixture")
     assert not proposed_images(result, len(who)).any()
 
 
@@ -99,7 +98,7 @@ def test_classes_of_two_people_are_split():
     vectors, who = faces()
     mixed = np.where(who < 8, who // 2 * 2, who)  # 0 and 1, 2 and 3, 4 and 5, 6 and 7
     result = clean_set(vectors, names(mixed), ids(who))
-    found = [p for p in result.proposals if p.kind == "mixture"]
+    found = of(result, "mixture")
     assert {p.label for p in found} == {"p000", "p002", "p004", "p006"}
     for label in ("p000", "p002", "p004", "p006"):
         rows = [int(p.image_id[1:]) for p in found if p.label == label]
@@ -180,7 +179,7 @@ def test_pictures_without_a_face_are_no_person():
     scores = np.maximum(generator.standard_normal(len(who)), -2.7)
     scores[cars], scores[[201, 202]] = -7 - generator.random(30), -2.6
     result = clean_set(vectors, names(who), ids(who), face_scores=scores, face_limit=-2.58)
-    none = [p for p in result.proposals if p.kind == "no_face"]
+    none = of(result, "no_face")
     low = {f"i{row}" for row in np.flatnonzero(scores < -2.58)}
     assert {p.image_id for p in none} == low and not low & {f"i{row}" for row in result.rows}
     assert {p.image_id for p in none if p.accept} == {f"i{row}" for row in cars}

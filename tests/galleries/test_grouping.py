@@ -101,7 +101,7 @@ def test_links() -> None:
     for how in ("must", "digest"):
         joined = grouped(vectors, **{how: np.where(np.isin(number, [0, 4]), "he", "")})
         assert joined.groups[0] == joined.groups[4]
-    with pytest.raises(MetricError, match=r"'1' .*under cannot"):
+    with pytest.raises(MetricError, match=r"'1' .*its cannot"):
         grouped(vectors, must=np.where(number < 2, "a", ""), cannot=np.where(number < 2, "b", ""))
 
 

@@ -145,24 +145,28 @@ def test_a_threshold_is_above_scores_at_which_the_data_breaks_the_target(
     assert again.value == pytest.approx(found.value)
 
 
-@pytest.mark.parametrize("size", [200, 1000])
-def test_twins_of_cosine_1_leave_no_threshold(size: int) -> None:
-    with pytest.raises(MetricError, match=r"10 of 200 probes score 1 or more"):
-        look_alikes(1.0).threshold("1e-2", size)
+FEW = random_calibration(probes=5, entries=3)[0]
+
+
+@pytest.mark.parametrize(
+    ("calibration", "target", "size", "words"),
+    [
+        (look_alikes(1.0), "1e-2", 200, "10 of 200 probes score 1 or more"),
+        (look_alikes(1.0), "1e-2", 1000, "10 of 200 probes score 1 or more"),
+        (FEW, "1e-3", 1000, "impostors"),
+        *((FEW, target, size, "target") for target, size in (("0", 5), ("2", 5), ("0.1", 0))),
+    ],
+)
+def test_thresholds_that_cannot_be_told_are_refused(
+    calibration: Calibration, target: str, size: int, words: str
+) -> None:
+    with pytest.raises(MetricError, match=words):
+        calibration.threshold(target, size)
 
 
 def test_what_the_data_does_not_carry_has_no_value() -> None:
-    few, _ = random_calibration(probes=5, entries=3)
-    found = few.fpir(0.5, 10**9)
+    found = FEW.fpir(0.5, 10**9)
     assert found.value is None and "at least" in found.remark
-    with pytest.raises(MetricError, match="impostors"):
-        few.threshold("1e-3", 1000)
-
-
-@pytest.mark.parametrize(("target", "size"), [("0", 5), ("2", 5), ("0.1", 0)])
-def test_impossible_targets_are_refused(target: str, size: int) -> None:
-    with pytest.raises(MetricError):
-        random_calibration()[0].threshold(target, size)
 
 
 # --- the tail --------------------------------------------------------------------------------

@@ -27,6 +27,20 @@ def toy(
     return Embeddings(vectors, norms, True, **stated | fields)
 
 
+def made(vectors: Any, subjects: Any = None, sha256: str = "ab" * 32, **fields: Any) -> Embeddings:
+    """Return embeddings by a network that is known by its hash; rows of NaN are failures."""
+    matrix = np.asarray(vectors, np.float32)
+    norms = np.linalg.norm(matrix, axis=1)
+    about = {
+        "flip": False,
+        "ids": np.array([f"image {i}" for i in range(len(matrix))]),
+        "subjects": None if subjects is None else np.array(subjects, np.str_),
+        "failures": {int(row): "no face" for row in np.flatnonzero(np.isnan(norms))},
+        "note": {"model": {"name": "tiny", "sha256": sha256, "preprocessing": None}},
+    }
+    return Embeddings(matrix, norms, **about | fields)
+
+
 ARRAYS = ("vectors", "norms", "ids", "subjects", "face_scores", "digests")
 
 

@@ -47,7 +47,6 @@ from facerec.report.tidy import records
 from facerec.verification import Bench, VerificationResult, evaluate_bench
 from facerec.verification.compare import compare
 from facerec.verification.result import PairedComparison
-from facerec.verification.rows import ACCURACY
 
 ALIGNMENT = "arcface_112x112"
 TRITON_FOLDER = "triton"
@@ -265,7 +264,7 @@ def _verify(
 
 def _accuracy(bench: Bench, comparison: PairedComparison) -> dict[str, Any]:
     """Return what int8 costs on a bench, as JSON types."""
-    one, other, change = records(comparison.rows[comparison.rows.figure == ACCURACY])
+    one, other, change = records(comparison.rows[comparison.rows.figure == "accuracy"])
     return {
         "bench": bench.name,
         "float32": one["value"],

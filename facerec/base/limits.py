@@ -83,10 +83,7 @@ class Checked:
                 `LARGEST` or `MOST`.
         """
         kind: type = type(self)
-        for name, hint in _hints(kind).items():
-            for value, limits in _numbers(getattr(self, name), hint):
-                if value not in limits:
-                    raise RecipeError(f"{self.called(name)} must be {limits}, found {shown(value)}")
+        _check(vars(self), _hints(kind), self.called)
 
     @classmethod
     def called(cls, field: str) -> str:
@@ -107,14 +104,18 @@ def check_flags(function: Callable[..., object], values: Mapping[str, Any]) -> N
     """Hold flags against the limits in the signature of the function that they are parameters of.
 
     Raises:
-        RecipeError: a number lies outside the limits that its parameter says.
+        RecipeError: as for the fields of `Checked`.
     """
-    for name, hint in typing.get_type_hints(function, include_extras=True).items():
+    _check(values, typing.get_type_hints(function, include_extras=True), Flags.called)
+
+
+def _check(
+    values: Mapping[str, Any], hints: Mapping[str, Any], called: Callable[[str], str]
+) -> None:
+    for name, hint in hints.items():
         for value, limits in _numbers(values.get(name), hint):
-            # Numbers without limits of their own are for the function to judge.
-            own = all(limits is not any_ for any_ in _ANY.values())
-            if own and value not in limits:
-                raise RecipeError(f"{Flags.called(name)} must be {limits}, found {shown(value)}")
+            if value not in limits:
+                raise RecipeError(f"{called(name)} must be {limits}, found {shown(value)}")
 
 
 def shown(value: Any) -> str:

@@ -23,8 +23,6 @@ from facerec.base.files import NOTE, parse_json, read_file
 from facerec.base.limits import shown
 
 T = TypeVar("T")
-MOST_DIGITS = 1e300
-"""Whole numbers beyond it are no floats."""
 OWN = Path(__file__).parents[1] / "recipes"
 """Folder of the recipes that come with facerec."""
 
@@ -50,12 +48,8 @@ def load_recipe(path: str | Path, kind: type[T]) -> T:
     if not path.is_file():
         folder = path if path.is_dir() else path.parent
         there = [str(file) for file in folder.glob("[!_]*.py")] if path.suffix else []
-        known = there or [file.stem for file in OWN.glob("[!_]*.py")]
-        near = difflib.get_close_matches(str(path), known, 1)
-        raise RecipeError(
-            f"{path}: no such recipe file; perhaps {near[0] if near else 'another path'}, known "
-            f"are {', '.join(sorted(known))}"
-        )
+        known = there or sorted(file.stem for file in OWN.glob("[!_]*.py"))
+        raise RecipeError(f"{path}: no such recipe file; {_nearest(str(path), known)}")
     if path.suffix == ".json":
         try:
             return from_dict(kind, parse_json(read_file(path, NOTE)), str(path))
@@ -80,10 +74,6 @@ def recipe_file(path: str | Path) -> Path:
     return own if own.is_file() and not Path(path).is_file() else Path(path)
 
 
-MOST_BYTES = 1 << 20
-"""Size of a file that is run."""
-
-
 def run_python(path: Path) -> dict[str, Any]:
     """Run a user's Python file, which may import files beside it, and return its variables.
 
@@ -91,8 +81,6 @@ def run_python(path: Path) -> dict[str, Any]:
         RecipeError: it fails.
     """
     folder = path.resolve().parent
-    if path.is_file() and path.stat().st_size > MOST_BYTES:
-        raise RecipeError(f"{path}: more than {MOST_BYTES:,} bytes are no recipe; check the path")
     # A file elsewhere may import a file of the same name.
     while _own_modules:
         sys.modules.pop(_own_modules.pop(), None)
@@ -180,7 +168,7 @@ def check(hint: Any, value: Any, where: str, field: str = "recipe") -> Any:
         }
     elif dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return _check_dataclass(hint, value, where, field)
-    elif hint is float and type(value) is int and abs(value) < MOST_DIGITS:
+    elif hint is float and type(value) is int and abs(value) < sys.float_info.max:
         return float(value)
     elif hint is Path and isinstance(value, (str, Path)) and "\0" not in str(value):
         return Path(value)

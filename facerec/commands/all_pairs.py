@@ -115,7 +115,7 @@ def all_pairs(
             "images": result.images,
             "subjects_with_images": len(result.subjects),
             "pairs": {name: getattr(result, name) for name in _PAIRS},
-            "figures": records(figures),
+            "rows": records(figures),
         }
         write_json(json, plain(facts))
         console.print(f"figures: {json}")

@@ -16,19 +16,16 @@ import facerec
 from facerec.base.defaults import Compat
 from facerec.base.errors import MetricError
 from facerec.base.files import write_json
-from facerec.base.progress import section
 from facerec.commands.cli import Console, exit_on_error, run_command
 from facerec.commands.embedder import (
     DEFAULT,
     Embedder,
-    misplaced_note,
     print_model,
     print_notes,
-    print_several,
     read_stored,
     unlike_note,
 )
-from facerec.commands.sources import open_benches
+from facerec.commands.sources import open_benches, open_image_benches
 from facerec.commands.verified import FIGURES, Figures, Verified, tell
 from facerec.records.images import SUFFIXES
 from facerec.report.progress import progress_bar
@@ -91,7 +88,6 @@ def verify(
     from facerec.embedding.torch_model import TorchModel
     from facerec.galleries.known_overlaps import given_overlap, training_overlaps, without_known
     from facerec.records.quality import read_quality
-    from facerec.verification import Bench
 
     # Whatever can be wrong is found before minutes of embedding.
     settings = {"fpr": figures.check()}
@@ -101,12 +97,19 @@ def verify(
     if embeddings is not None and is_embeddings(compare or embeddings):
         embedder.refuse_unused()
     names = bench or (("lfw",) if pairs is None else ())
-    opened = open_benches(names, pairs, format, images, data)
+    which = names, pairs, format, images, data
     paths = [embeddings or embedder.model or newest_run(), *([] if compare is None else [compare])]
     if try_preprocessing:
-        model = embedder.load(paths[0], calibrated=False)
-        _try_preprocessing(model, opened[0], embedder, figures.json, console)
+        trial, model = open_image_benches(*which)[0], embedder.load(paths[0], calibrated=False)
+        _try_preprocessing(model, trial, embedder, figures.json, console)
         return
+    opened: Sequence[Bench | TemplateBench]
+    if figures.quality is None:
+        opened = open_benches(*which)
+    else:
+        opened = open_image_benches(*which)
+        for one in opened:
+            read_quality(figures.quality, one.images.ids)
     sources: list[tuple[Embeddings | EmbeddingModel, Mapping[str, Any]]] = []
     known = []
     for path in paths:
@@ -115,7 +118,6 @@ def verify(
             sources.append((stored, {**stored.note.get("model", {}), "name": path.stem}))
             continue
         model = embedder.load(path)
-        print_model(model, model.flip_mode(embedder.flip), embedder.aligner, console)
         sources.append((model, model.describe()))
         if isinstance(model, TorchModel):
             known += training_overlaps(model.recipe.get("data"))
@@ -127,18 +129,11 @@ def verify(
         others, said = without_known(each, known)
         print_notes(said, console)
         variants.append((each, others))
-        if figures.quality is not None:  # what does not fit is refused before minutes of work
-            if not isinstance(each, Bench):
-                raise MetricError(f"{each.name}: it compares templates; --quality is of images")
-            read_quality(figures.quality, each.images.ids)
     sides = []
     for source, about in sources:
         side = Verified()
         for each, others in variants:
-            console.print(f"bench {each.source.get('path', each.name)}", soft_wrap=True)
             found = _embed(source, each, embedder, console)
-            unlike = unlike_note(found, "counted in all figures")
-            print_notes([unlike, *_looked_at(source, found, each, embedder)], console)
             results = _judge(found, each, others, compat, settings, side)
             for name, result in results.items():
                 # Two files of one name in different folders are two benches.
@@ -156,48 +151,32 @@ def _embed(
     embedder: Embedder,
     console: Console,
 ) -> Embeddings:
-    """Return the embeddings of a bench's images, by their ids or by the model."""
-    from facerec.embedding.extraction import Embeddings, embed_images
-    from facerec.verification import Bench, select_embeddings
+    """Return the embeddings of a bench's images, by their ids or by the model.
 
-    if isinstance(source, Embeddings):
-        return select_embeddings(source, bench.images.ids, bench.name)
-    with progress_bar(console, "images") as progress:
-        found = embed_images(
-            source,
-            bench.images,
-            flip=source.flip_mode(embedder.flip),
-            align=embedder.aligner or (None if isinstance(bench, Bench) else bench.aligner()),
-            batch_size=embedder.batch_size,
-            on_error=embedder.on_error,
-            progress=section(progress, f"embedding {bench.name}"),
-        )
-    print_several(found, console)
-    return found
-
-
-def _looked_at(
-    source: Embeddings | EmbeddingModel,
-    found: Embeddings,
-    bench: Bench | TemplateBench,
-    embedder: Embedder,
-) -> list[str]:
-    """Return sentences on crops that do not lie as the network expects."""
+    What shows that crops do not lie as the network expects is said.
+    """
     from facerec.embedding.extraction import Embeddings, constant, draw_faces
     from facerec.embedding.placement import SAMPLE, alike_words, better_placement
-    from facerec.verification import Bench, score_pairs
+    from facerec.verification import Bench, score_pairs, select_embeddings
 
-    if not isinstance(bench, Bench):
-        return []
-    others = ~bench.pairs.issame
-    scores = score_pairs(found.vectors, bench.pairs.first[others], bench.pairs.second[others])
-    said = [constant(found) or "", alike_words(float(np.nanmean(scores)) if scores.size else 0.0)]
-    if not isinstance(source, Embeddings):
-        said.append(misplaced_note(source, bench.images, embedder.aligner))
-        rows = np.flatnonzero(np.isfinite(found.norms))
-        faces = draw_faces(source, bench.images, rows, SAMPLE, embedder.aligner)
-        said.append(better_placement(source, faces))
-    return said
+    path = bench.source.get("path", bench.name)
+    console.print(f"bench {path}", soft_wrap=True)
+    if isinstance(source, Embeddings):
+        found = select_embeddings(source, bench.images.ids, bench.name)
+        print_notes([constant(found) or ""], console)
+    else:
+        aligner = None if isinstance(bench, Bench) else bench.aligner()
+        found = embedder.embed(path, bench.images, console, aligner, network=source)
+    print_notes([unlike_note(found, "counted in all figures")], console)
+    if isinstance(bench, Bench):
+        others = bench.pairs[~bench.pairs.issame]
+        scores = score_pairs(found.vectors, others.first, others.second)
+        print_notes([alike_words(float(np.nanmean(scores)) if len(others) else 0.0)], console)
+        if not isinstance(source, Embeddings):
+            rows = np.flatnonzero(np.isfinite(found.norms))
+            faces = draw_faces(source, bench.images, rows, SAMPLE, embedder.aligner)
+            print_notes([better_placement(source, faces)], console)
+    return found
 
 
 def _judge(
@@ -254,18 +233,15 @@ def _judge(
 
 def _try_preprocessing(
     model: EmbeddingModel,
-    bench: Bench | TemplateBench,
+    bench: Bench,
     embedder: Embedder,
     json: Path | None,
     console: Console,
 ) -> None:
     """Say what the file holds, compare likely ways of preprocessing and say which is best."""
     from facerec.embedding.model import OnnxModel
-    from facerec.verification import Bench
     from facerec.verification.preprocessing import try_preprocessing
 
-    if not isinstance(bench, Bench):
-        raise MetricError(f"{bench.name}: it compares templates; try pairs of images, such as lfw")
     if isinstance(model, OnnxModel):
         print_facts(model.file.facts(), console)
     print_model(model, False, embedder.aligner, console)

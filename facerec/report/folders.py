@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from facerec.base.errors import FacerecError
-from facerec.base.files import atomic_folder, check_place
+from facerec.base.files import atomic_folder, atomic_path, check_place
 
 
 def check_replaceable(
@@ -59,9 +59,5 @@ def write_folder(path: str | os.PathLike[str], files: Mapping[str, bytes]) -> No
     """
     with atomic_folder(path, replace=True) as temporary:
         for name, content in files.items():
-            target = temporary / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with target.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+            with atomic_path(temporary / name) as file:
+                file.write_bytes(content)

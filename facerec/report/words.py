@@ -112,11 +112,6 @@ def threshold(value: float | None) -> str:
     return str(single) if float(single) == value else repr(value)
 
 
-def threshold_remark(value: float) -> str:
-    """Return what a threshold that is no number of a score does; empty for all others."""
-    return "" if math.isfinite(value) else threshold(value)
-
-
 def p_value(value: float | None) -> str:
     """Return a p-value with two digits."""
     return number(value, ".2g")

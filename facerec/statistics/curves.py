@@ -7,8 +7,8 @@ scores are never told apart, and no point of the curve is left out.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,29 +138,26 @@ class RocCurve:
 
         The middle is the equal error rate that FVC2000 reports.
         """
+        fmr, fnmr = self._exact_rates()
         # Thresholds descend: the last one with FMR <= FNMR is FVC's t2, the next one is t1.
-        second = bisect_right(range(self.thresholds.size), 0, key=self._fmr_minus_fnmr) - 1
-        first = second if self._fmr_minus_fnmr(second) == 0 else second + 1
-        chosen = min((first, second), key=lambda index: sum(self._rates(index)))
+        second = int(np.searchsorted(fmr - fnmr, 0, side="right")) - 1
+        first = second if fmr[second] == fnmr[second] else second + 1
+        chosen = min((first, second), key=lambda index: fmr[index] + fnmr[index])
         low, high = sorted([float(self.fpr[chosen]), float(self.fnmr[chosen])])
         return low, high
 
     def eer_threshold(self) -> float:
         """Return the threshold at which FMR and FNMR are closest; of two the higher one."""
+        fmr, fnmr = self._exact_rates()
         # "Reject all" has FMR 0 and FNMR 1, so there is a point before the first with FMR >= FNMR.
-        above = bisect_left(range(self.thresholds.size), 0, key=self._fmr_minus_fnmr)
-        near = min((above - 1, above), key=lambda index: abs(self._fmr_minus_fnmr(index)))
-        return self.cut(near)
+        above = int(np.argmax(fmr >= fnmr))
+        return self.cut(min((above - 1, above), key=lambda index: abs(fmr[index] - fnmr[index])))
 
-    # Over the common denominator P·N, in Python's integers, comparisons of rates are exact.
-
-    def _rates(self, index: int) -> tuple[int, int]:
-        misses = self.mated - int(self.true_accepts[index])
-        return int(self.false_accepts[index]) * self.mated, misses * self.non_mated
-
-    def _fmr_minus_fnmr(self, index: int) -> int:
-        fmr, fnmr = self._rates(index)
-        return fmr - fnmr
+    def _exact_rates(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return FMR and FNMR over the common denominator P·N, in integers."""
+        exact: type = np.int64 if self.mated * self.non_mated < 2**62 else object
+        misses = self.mated - self.true_accepts
+        return self.false_accepts.astype(exact) * self.mated, misses.astype(exact) * self.non_mated
 
 
 def roc_from_sorted(mated: NDArray[np.floating], non_mated: NDArray[np.floating]) -> RocCurve:

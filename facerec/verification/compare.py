@@ -105,27 +105,24 @@ def _figures(
 def _check_pairs(first: VerificationResult, second: VerificationResult) -> None:
     """Refuse results on different pairs, or on pairs in another order."""
     one, other = first.pairs, second.pairs
-    both = f"{first.title} and {second.title}"
+    advice = "verify both models on the same bench, with its pairs in the same order"
+    where = f"{first.title} and {second.title}"
     if len(one) != len(other):
-        raise MetricError(
-            f"{both}: the first has {len(one)} pairs and the second {len(other)}; "
-            "verify both models on the same bench"
-        )
-    facts: dict[str, list[NDArray[Any]]] = {"label": [pairs.issame for pairs in (one, other)]}
-    for side in ("first", "second"):
-        rows = getattr(one, side), getattr(other, side)
-        if first.items is not None and second.items is not None:
-            facts[f"{side} image"] = [first.items[rows[0]], second.items[rows[1]]]
-        elif one.subjects is not None and other.subjects is not None:
-            # Numbered by their names, or else as they first occur: equal where the lists are.
-            facts[f"{side} subject"] = [one.subjects[rows[0]], other.subjects[rows[1]]]
+        raise MetricError(f"{where}: one has {len(one)} pairs, one {len(other)}; {advice}")
+    # Subjects are numbered by their names, or as they first occur: equal where the lists are.
+    names = (("image", first.items, second.items), ("subject", one.subjects, other.subjects))
+    facts: list[tuple[str, Any, Any]] = [("label", one.issame, other.issame)]
+    for what, left, right in names:
+        if left is not None and right is not None:
+            facts.append((f"first {what}", left[one.first], right[other.first]))
+            facts.append((f"second {what}", left[one.second], right[other.second]))
+            break
     if one.folds is not None and other.folds is not None:
-        facts["fold"] = [one.folds, other.folds]
-    for what, (left, right) in facts.items():
+        facts.append(("fold", one.folds, other.folds))
+    for what, left, right in facts:
         unequal = np.flatnonzero(left != right)
         if unequal.size:
             raise MetricError(
-                f"{both}: {unequal.size} of {len(one)} pairs have another {what} "
-                f"in the second result, the first is pair {unequal[0]}; verify both models on the "
-                "same bench, with its pairs in the same order"
+                f"{where}: {unequal.size} of {len(one)} pairs have another {what} in the second "
+                f"result, the first is pair {unequal[0]}; {advice}"
             )

@@ -80,10 +80,7 @@ def evaluate(
     Raises:
         MetricError: shapes that do not fit, an impossible target, or a class without any score.
     """
-    values = np.asarray(scores)
-    same = pairs.issame
-    if values.dtype.kind == "f" and values.dtype.itemsize < 4:
-        values = values.astype(np.float32)
+    values, same = np.asarray(scores), pairs.issame
     failures = tuple(
         Failure(pair, bool(same[pair]), (reasons or {}).get(pair, "its score is missing"))
         for pair in np.flatnonzero(np.isnan(values) & ~pairs.itself).tolist()
@@ -285,15 +282,12 @@ def _tpr_at(scored: ScoredComparisons, target: Rate) -> TprEstimate:
 
 def _why(embeddings: Embeddings, pairs: Pairs, pair: int) -> str:
     """Say which embedding of a pair is missing and why."""
-    reasons = []
-    for item, side in ((int(pairs.first[pair]), "first"), (int(pairs.second[pair]), "second")):
-        vector = embeddings.vectors[item]
-        if item in embeddings.failures:
-            reasons.append(embeddings.failures[item])
-        elif not np.isfinite(vector).all() or not vector.any():
-            reasons.append(f"the embedding of its {side} image is zero or not finite")
-    # An image compared with itself needs to be named once only.
-    return "; ".join(dict.fromkeys(reasons)) or "its embeddings exceed the range of numbers"
+    reasons = [
+        embeddings.failures.get(item, f"the embedding of its {side} image is zero or not finite")
+        for side, item in (("first", int(pairs.first[pair])), ("second", int(pairs.second[pair])))
+        if not np.isfinite(embeddings.vectors[item]).all() or not embeddings.vectors[item].any()
+    ]
+    return "; ".join(reasons) or "its embeddings exceed the range of numbers"
 
 
 def _norms(norms: NDArray[np.floating], pairs: Pairs) -> dict[str, Estimate]:

@@ -69,11 +69,10 @@ def identify(
     ``(T, D)``, as in `TemplateVectors`; ``name`` is that of the result, by default the bench's.
 
     Raises:
-        MetricError: the bench has no searches or none is mated, or an impossible target.
+        MetricError: no search of a gallery is mated, or an impossible target.
     """
     matrix = real_matrix(vectors, "template vectors")
-    if bench.probes is None:
-        raise MetricError(f"{bench.name} has no lists of probes and galleries to search")
+    assert bench.probes is not None
     name = name or bench.name
     rows: list[dict[str, object]] = []
     notes: list[str] = []

@@ -11,16 +11,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from facerec.base.errors import MetricError
 from facerec.embedding.align import alignment_words
 from facerec.embedding.calibration import ScoreCalibration, Threshold
+from facerec.report import words
 from facerec.report.documents import plain
 from facerec.report.estimate import Estimate
 from facerec.report.tidy import ALIKE, figure_row, records, tidy
-from facerec.report.words import threshold_remark
 from facerec.statistics.intervals import Interval
 from facerec.statistics.kfold import KFoldAccuracy
-from facerec.statistics.operating_points import OperatingPoint, Rate, parse_rate
+from facerec.statistics.operating_points import OperatingPoint
 from facerec.verification.bench import Pairs
 
 Names = tuple[str, str, str]
@@ -63,7 +62,7 @@ class TprEstimate:
             why = f"{none} below {1 / point.non_mated:.2g}"
             found = Estimate(None, remark=why, unresolved=True)
         realised = Estimate(point.fpr_realised, fpr, point.false_accepts, point.non_mated)
-        said = threshold_remark(point.threshold)
+        said = "" if math.isfinite(point.threshold) else words.threshold(point.threshold)
         known = Estimate(point.threshold, remark=said, unit="score")
         return cls(point, found, realised, known, names=names)
 
@@ -249,19 +248,6 @@ class VerificationResult(Result):
         """The finest point that rests on enough errors, else the coarsest that is resolvable."""
         there = [each.point for each in self.points if each.point.resolvable]
         return next(iter([one for one in there if one.reliable][-1:] or there), None)
-
-    def point(self, fpr: Rate) -> TprEstimate:
-        """Return the TPR at an FPR that was asked for.
-
-        Raises:
-            MetricError: it was not among the targets.
-        """
-        wanted = parse_rate(fpr)
-        for estimate in self.points:
-            if parse_rate(estimate.point.target) == wanted:
-                return estimate
-        targets = ", ".join(estimate.point.target for estimate in self.points)
-        raise MetricError(f"{self.name}: no TPR was computed at FPR {fpr}, only at {targets}")
 
     def thresholds(self) -> list[Threshold]:
         """Return the thresholds that were found, see `stored_thresholds`."""

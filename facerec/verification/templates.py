@@ -23,8 +23,8 @@ from facerec.verification.bench import Pairs
 NOBODY = -1
 """Subject of a gallery template that is nobody's mate, such as a distractor."""
 
-# Images weighted at a time: a few MiB of float64.
-_ROWS = 4096
+# Of all embeddings at a time, in float64.
+_COLUMNS = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +102,7 @@ def template_vectors(
     ``use_norm_score=True``, and ``recognition/_evaluation_/ijb/ijb_evals.py`` *unit* norms. Their
     "N1D1F1" are two protocols.
 
-    Sums run in float64 and in the order of (template, media, row), a block of rows at a time.
+    Sums run in float64.
 
     Vectors are raw embeddings of all images, ``(m, D)``, with flip the sum of both views. A row
     that is zero or not finite is a failure to acquire: its image is left out, also of the mean
@@ -122,23 +122,14 @@ def template_vectors(
 
     usable = ~np.isnan(norms)[bench.image_rows]
     count = len(bench.template_ids)
-    template = bench.template_rows[usable]
-    order = np.lexsort((bench.media_rows[usable], template))
-    rows, template = bench.image_rows[usable][order], template[order]
-    media = bench.media_rows[usable][order]
-    run = np.zeros(len(rows), np.int64)  # of frames of one video in one template
-    run[1:] = np.cumsum((template[1:] != template[:-1]) | (media[1:] != media[:-1]))
-    weights = weights[rows] / np.bincount(run)[run]
-    sums = np.zeros((count, matrix.shape[1]))
-    for start in range(0, len(rows), _ROWS):
-        chunk = slice(start, start + _ROWS)
-        # A template may go on in the next block, so sums are added to what is there.
-        first, last = template[chunk][0], template[chunk][-1] + 1
-        columns = np.arange(len(rows[chunk]))
-        pooling = csr_array(
-            (weights[chunk], (template[chunk] - first, columns)), (last - first, len(columns))
-        )
-        sums[first:last] += pooling @ matrix[rows[chunk]].astype(np.float64)
+    rows, template = bench.image_rows[usable], bench.template_rows[usable]
+    frames = np.stack([template, bench.media_rows[usable]])
+    _, video, sizes = np.unique(frames, axis=1, return_inverse=True, return_counts=True)
+    shares = weights[rows] / sizes[video.reshape(-1)]
+    pooling = csr_array((shares, (template, rows)), (count, len(matrix)))
+    sums = np.empty((count, matrix.shape[1]), np.float32)
+    for start in range(0, matrix.shape[1], _COLUMNS):
+        sums[:, start : start + _COLUMNS] = pooling @ matrix[:, start : start + _COLUMNS]
     empty = np.bincount(template, minlength=count) == 0
     sums[empty] = np.nan
     score = (
@@ -151,4 +142,4 @@ def template_vectors(
             f"{(~usable).sum()} of {usable.size} images of templates have no usable embedding and "
             f"are left out; {empty.sum()} of {count} templates have no image left"
         )
-    return TemplateVectors(sums.astype(np.float32), score, tuple(notes))
+    return TemplateVectors(sums, score, tuple(notes))

@@ -67,7 +67,7 @@ GROUPED = ["--embeddings", "nobody.npz", "--subjects", "s.csv", "--group", "kind
 
 
 def figures(file: str) -> Figures:
-    rows = json.loads(Path(file).read_text())["figures"]
+    rows = json.loads(Path(file).read_text())["rows"]
     return {(row["group"], row["figure"], row["target"]): row for row in rows}
 
 

@@ -150,7 +150,7 @@ def test_all_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(file.read_text())
     assert "FMR@threshold 0.7 " in out
     said = [float(text) for text in re.findall(rf"threshold \S+ +{NUMBER}", out)]
-    rows = {(row["figure"], row["target"]): row for row in found["figures"]}
+    rows = {(row["figure"], row["target"]): row for row in found["rows"]}
     for target in TARGETS:
         threshold = rows["threshold", target]["value"]
         assert threshold in said

@@ -348,7 +348,7 @@ def test_a_run_that_is_being_trained_is_left_alone(trained: Path, refused: Refus
     ("arguments", "sentence"),
     [
         ([], "facerec train needs a recipe"),
-        (["gone.py"], "gone.py: no such recipe file; perhaps wrong.py, known are arc.py"),
+        (["gone.py"], "gone.py: no such recipe file; did you mean"),
         (["wrong.py"], "wrong.py: line 4: Recipe got an unexpected keyword argument 'batchsize'"),
         (["arc.py", "--batch-size", "100"], "the training set has 56 images, fewer than one"),
         (["arc.py", "--backbone.name", "iresnet19"], "backbone.name: no backbone is called"),

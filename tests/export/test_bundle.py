@@ -155,7 +155,7 @@ def test_the_note_says_what_the_files_are(
     # What int8 costs, and the thresholds of its own numbers: ten pairs resolve 1e-1 alone.
     result = evaluate_bench(load_model(written.path, variant="int8"), bench)
     (row,) = int8["thresholds"]
-    assert row["threshold"] == pytest.approx(result.point("1e-1").point.threshold, abs=1e-6)
+    assert row["threshold"] == pytest.approx(result.points[0].point.threshold, abs=1e-6)
     (cost,) = int8["accuracy"]
     assert cost["bench"] == "toy" and cost["int8"] == pytest.approx(
         result.accuracy.events / result.accuracy.total

@@ -21,7 +21,7 @@ def test_a_quality_that_orders_errors_makes_them_fall(tmp_path: Path) -> None:
     lines = [f"{i},{values[i]},{norms[i]}" for i in range(20, 4000)]
     path.write_text("\n".join(["image,ofiq,norm", *lines]))
     found = discard_by(result, f"{path}:ofiq")
-    point = result.point("5e-2").point
+    point = result.points[1].point
     assert result.headline_point == point and "20 of 4,000 images" in found.notes[-1]
     wrong = scores[10:1000].astype(np.float32) < point.threshold
     order = np.argsort(np.minimum(values[20:2000:2], values[21:2000:2]))

@@ -135,12 +135,12 @@ def test_with_persons_intervals_allow_for_dependence() -> None:
         (known.accuracy.interval, unknown.accuracy.interval),
         (known.auc.interval, unknown.auc.interval),
         (known.eer.interval, unknown.eer.interval),
-        (known.point("0.1").tpr.interval, unknown.point("0.1").tpr.interval),
-        (known.point("0.1").fpr.interval, unknown.point("0.1").fpr.interval),
+        (known.points[0].tpr.interval, unknown.points[0].tpr.interval),
+        (known.points[0].fpr.interval, unknown.points[0].fpr.interval),
     ]
     for wide, narrow in pairs:
         assert wide.high - wide.low > 1.1 * (narrow.high - narrow.low)
-    point = known.point("0.1")
+    point = known.points[0]
     assert point.threshold.interval.low < point.point.threshold < point.threshold.interval.high
     scores = known.scores
     accepted = scores[~same] >= point.point.threshold
@@ -221,7 +221,7 @@ def test_where_a_few_people_have_most_pairs_each_person_weighs_alike_too(photos:
     alike, each = (rows.get((f"TPR@FPR{end}", "1e-2")) for end in (", people alike", ""))
     assert (alike is None) == (photos == 2)
     if alike is not None:
-        accepted = result.scores >= result.point("1e-2").point.threshold
+        accepted = result.scores >= result.points[1].point.threshold
         people = [accepted[pairs.issame & (who[first] == person)].mean() for person in range(41)]
         assert alike["value"] == pytest.approx(np.mean(people))
         assert alike["low"] < alike["value"] < alike["high"]
@@ -237,34 +237,6 @@ def test_class_without_a_score_is_an_error() -> None:
         run(matrix, same)
     with pytest.raises(MetricError, match="no different pair has a score"):
         run(make_embeddings()[0], np.ones(200, bool))
-
-
-def test_json_has_every_figure_and_is_strict() -> None:
-    matrix, same = make_embeddings()
-    result = run(matrix, same, fpr=["1e-1", "1e-3", "1"])
-    text = json.dumps(result.to_json(), allow_nan=False)
-    figures = json.loads(text)
-    rows = {(row["figure"], row["target"]): row for row in figures["rows"]}
-    point, tenth = result.point("1e-1"), rows["TPR@FPR", "1e-1"]
-    limits = point.tpr.value, point.tpr.low, point.tpr.high
-    assert (tenth["value"], tenth["low"], tenth["high"]) == limits
-    assert (tenth["numerator"], tenth["denominator"]) == (point.point.true_accepts, 100)
-    realised = rows["realised FPR", "1e-1"]
-    assert (realised["numerator"], realised["denominator"], realised["value"]) == (10, 100, 0.1)
-    assert rows["threshold", "1e-1"]["value"] == point.point.threshold
-    assert "few errors" in tenth["remark"]
-    # What cannot be resolved is no number.
-    assert rows["TPR@FPR", "1e-3"]["status"] == "unresolved"
-    assert rows["TPR@FPR", "1"]["value"] == 1
-    assert rows["accuracy", ""]["value"] == result.accuracy.value
-    assert rows["accuracy", ""]["low"] == result.accuracy.interval.low
-    folds = figures["folds"]["accuracy"]
-    assert folds["mean"] == result.accuracy.value and len(folds["thresholds"]) == 10
-    assert rows["EER on the ROC hull", ""]["value"] == result.eer.value
-    assert rows["threshold", "1"]["value"] == "-inf"
-    assert rows["TPR@FPR", "1e-3"]["value"] is None
-    assert rows["norm CV", ""]["value"] == result.metrics["norm CV"].value
-    assert figures["flip"] is False
 
 
 # --- joining ----------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -71,13 +72,13 @@ def naive_vectors(
     return np.array(result)
 
 
-@pytest.mark.parametrize("rows", [1, 7, 4096])
+@pytest.mark.parametrize("columns", [2, 64])
 @pytest.mark.parametrize("detector", [False, True])
 @pytest.mark.parametrize("weighting", ["raw", "unit"])
 def test_vectors_as_in_naive_loops(
-    monkeypatch: pytest.MonkeyPatch, weighting: Literal["raw", "unit"], detector: bool, rows: int
+    monkeypatch: pytest.MonkeyPatch, weighting: Literal["raw", "unit"], detector: bool, columns: int
 ) -> None:
-    monkeypatch.setattr(templates, "_ROWS", rows)
+    monkeypatch.setattr(templates, "_COLUMNS", columns)
     rng = np.random.default_rng(3)
     images, count, length = 60, 12, 150
     vectors = (rng.normal(size=(images, 5)) * rng.uniform(1, 30, (images, 1))).astype(np.float32)
@@ -197,19 +198,13 @@ def identification_bench(
     """Templates are the probes, then the galleries one after the other; an image each."""
     ends = np.cumsum([len(probe_subjects), *map(len, gallery_subjects)])
     places = np.arange(ends[-1])
-    return TemplateBench(
-        name="toy",
-        images=MemoryImages("toy", [str(i) for i in places], [b""] * len(places)),
-        image_rows=places,
-        template_rows=places,
-        media_rows=places,
-        template_ids=places.astype(np.str_),
-        probes=SearchSet("probe", places[: ends[0]], probe_subjects),
-        galleries=tuple(
-            SearchSet(f"G{i}", places[ends[i - 1] : ends[i]], subjects)
-            for i, subjects in enumerate(gallery_subjects, 1)
-        ),
-    )
+    galleries = [
+        SearchSet(f"G{i}", places[ends[i - 1] : ends[i]], subjects)
+        for i, subjects in enumerate(gallery_subjects, 1)
+    ]
+    bench = make_bench(places, places, places, images=places.size, count=places.size)
+    probes = SearchSet("probe", places[: ends[0]], probe_subjects)
+    return replace(bench, probes=probes, galleries=tuple(galleries))
 
 
 def test_figures_are_averaged_over_the_galleries() -> None:

@@ -81,7 +81,9 @@ def test_json_holds_all_results_and_is_strict(
     assert list(figures["results"]) == list(results)
     for name, result in results.items():
         assert figures["results"][name] == json.loads(json.dumps(result.to_json()))
-    assert figures["comparisons"][0]["rows"][0]["figure"] == "accuracy"
+    (found,) = figures["comparisons"]
+    one, other, change = (each["value"] for each in found["rows"] if each["figure"] == "AUC")
+    assert change == pytest.approx(other - one) and found["left_out"] > 60
     assert set(figures["files"]) == set(read_files(report))
 
 
@@ -100,6 +102,7 @@ def test_the_table_of_figures_is_what_terminal_and_page_show(
                 continue
             assert float(row["value"]) == found.point.tpr
             assert float(row["high"]) == found.tpr.interval.high
+            assert ("few errors" in row["remark"]) == (not found.point.reliable)
             assert int(row["numerator"]) == found.point.true_accepts
             realised = rows[name, "realised FPR", found.point.target, "value"]
             assert float(realised["low"]) == found.fpr.interval.low
@@ -116,7 +119,7 @@ def test_the_table_of_figures_is_what_terminal_and_page_show(
     stream = io.StringIO()
     print_result(one, Console(file=stream, width=80))
     said = words(stream.getvalue())
-    tenth = one.point("1e-1").point
+    tenth = one.points[0].point
     for piece in (accuracy[2], f"{tenth.true_accepts}/1000", f"threshold 1e-1 {tenth.threshold}"):
         assert words(piece) in said
     assert "TPR@FPR 1e-4 not resolvable" in said and THRESHOLD_ADVICE in said
@@ -156,7 +159,7 @@ def test_extreme_thresholds_and_scores(tmp_path: Path, quick: None) -> None:
     result = evaluate(scores, pairs, name="odd", fpr=["0", "0.25", "1"])
     write_report(tmp_path / "r", {"odd": result})
     text = (tmp_path / "r" / "report.json").read_text()
-    assert "NaN" not in text and "Infinity" not in text
+    assert "NaN" not in text and "Infinity" not in text and '"-inf"' in text
     rows_ = {
         (row["figure"], row["target"]): row for row in read_table(tmp_path / "r" / "figures.csv")
     }

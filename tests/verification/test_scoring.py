@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -283,7 +282,6 @@ VECTORS = on_a_grid(np.random.default_rng(0), 6)
     [
         (VECTORS[0], [1], {}, r"float32 of shape \(16,\)"),
         (VECTORS, [0, 0, 1, 1, 2, 2], {"fpr": ["2"]}, "target '2' is not a rate"),
-        (VECTORS, [0, 0, 1, 1, 2, 2], {"thresholds": [math.nan]}, "a threshold is NaN"),
         (VECTORS, range(6), {}, "6 usable images of 6 subjects make 0 mated and 15 non-mated"),
         (VECTORS, [0] * 6, {}, "15 mated and 0 non-mated pairs"),
         (VECTORS * np.float32(0), [0, 0, 1, 1, 2, 2], {}, r"\(6 images have no usable embedding"),

@@ -16,8 +16,7 @@ def test_thresholds_are_those_of_the_result() -> None:
     rows = found.thresholds()
     # 200 different pairs cannot resolve 1e-4.
     assert [row.fpr for row in rows] == ["1e-1", "1e-2"]
-    for row in rows:
-        estimate = found.point(row.fpr)
+    for row, estimate in zip(rows, found.points, strict=False):
         interval = estimate.threshold.interval
         assert row.threshold == estimate.point.threshold
         limits = None if interval is None else (interval.low, interval.high)

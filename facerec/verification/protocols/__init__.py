@@ -22,9 +22,7 @@ from facerec.verification.protocols.scores import ScoredPairs, read_scores
 __all__ = ["FORMATS", "ScoredPairs", "guess_format", "read_pairs", "read_scores"]
 
 
-def _read_pack(path: Path, images: Path | None) -> Bench:
-    if images is not None:
-        raise DatasetError(f"{path}: a pack holds its images; leave the folder of images out")
+def _read_pack(path: Path, _: Path | None) -> Bench:
     return pack_bench(path)
 
 
@@ -64,6 +62,8 @@ def read_pairs(path: str | Path, format: str, images: str | Path | None = None) 
         raise DatasetError(
             f"there is no format {format!r} of pair lists; choose one of {', '.join(FORMATS)}"
         )
+    if images is not None and format in ("parquet", "bin", "npz"):
+        raise DatasetError(f"{path}: it holds its images; leave the folder of images out")
     return FORMATS[format](Path(path), None if images is None else Path(images))
 
 

@@ -157,17 +157,6 @@ def parse_label(text: str, where: str) -> bool:
     return LABELS[text.lower()]
 
 
-def parse_number(text: str, where: str, least: int = 0) -> int:
-    """Return a decimal number of at most nine digits.
-
-    Raises:
-        DatasetError: naming ``where`` it was found.
-    """
-    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < least:
-        raise malformed(where, text, f"a whole number from {least}")
-    return int(text)
-
-
 def _there(root: Path, paths: Sequence[str]) -> Sequence[str]:
     """Return paths with the suffix that the first image has that is there.
 

@@ -25,7 +25,6 @@ from facerec.verification.protocols.lists import (
     list_bench,
     malformed,
     parse_label,
-    parse_number,
     read_lines,
     read_matches,
 )
@@ -130,17 +129,15 @@ def _lfw_pairs(path: Path, lines: list[Line]) -> Iterator[NamedPair]:
     """
     for line, text in lines:
         where = f"{path}, line {line}"
-        fields = [field.strip() for field in text.split("\t")] if "\t" in text else text.split()
-        if len(fields) not in (3, 4) or (len(fields) == 4 and fields[0] == fields[2]):
+        name, apart = (r"([^/\\\t]+?)", r"\s*\t\s*") if "\t" in text else (r"([^/\\\s]+)", r"\s+")
+        number = "([0-9]{1,9})"
+        match = re.fullmatch(f"{name}{apart}{number}{apart}(?:{name}{apart})?{number}", text)
+        if match is None or match[1] == match[3]:
             raise malformed(where, text, "'name i j', or 'name1 i name2 j' of two subjects,")
-        same = len(fields) == 3
-        first, i, second, j = [*fields[:2], fields[0], fields[2]] if same else fields
-        sides = []
-        for name, number in ((first, i), (second, j)):
-            if not name or "/" in name or "\\" in name:
-                raise malformed(where, name, "the name of a subject")
-            sides.append(f"{name}/{name}_{parse_number(number, where):04d}.jpg")
-        yield NamedPair(sides[0], sides[1], same, where, 0)
+        person, i, other, j = match.groups()
+        images = (person, i), (other or person, j)
+        first, second = (f"{who}/{who}_{int(image):04d}.jpg" for who, image in images)
+        yield NamedPair(first, second, other is None, where, 0)
 
 
 def _folder(image: str) -> str:
@@ -209,11 +206,11 @@ def read_cfp(path: Path, images: Path | None, split: str) -> Bench:
     for folder, same in itertools.product(folders, (True, False)):
         file = folder / ("same.txt" if same else "diff.txt")
         files.add(file)
-        for where, fields in read_matches(file, r"(\S+)\s*,\s*(\S+)", "'i,j'"):
+        for where, fields in read_matches(file, r"([0-9]{1,9})\s*,\s*([0-9]{1,9})", "'i,j'"):
             sides = []
-            for field, ids in zip(fields, listed, strict=True):
-                if (number := parse_number(field, where, least=1)) > len(ids):
-                    raise malformed(where, field, f"a number up to {len(ids):,}, as listed,")
+            for number, ids in zip(map(int, fields), listed, strict=True):
+                if not 0 < number <= len(ids):
+                    raise malformed(where, number, f"a number up to {len(ids):,}, as listed,")
                 sides.append(ids[number - 1])
             pairs.append(NamedPair(sides[0], sides[1], same, where, folder.name))
     root, notes = images or protocol.parent / "Data" / "Images", []
@@ -389,7 +386,7 @@ def _flat_columns(
     return [line for line, _ in lines], columns, folds
 
 
-def read_parquet_pairs(path: Path, images: Path | None) -> Bench:
+def read_parquet_pairs(path: Path, _: Path | None) -> Bench:
     """Read a split ``lfw.parquet`` or ``lfw-00000-of-00002.parquet`` with ten contiguous folds.
 
     Of a split in several files any one stands for all. The columns ``image1`` and ``image2`` hold
@@ -403,8 +400,6 @@ def read_parquet_pairs(path: Path, images: Path | None) -> Bench:
     """
     import pandas as pd
 
-    if images is not None:
-        raise DatasetError(f"{path}: the table holds its images; leave the folder of images out")
     files, shard = [path], SHARD.search(path.stem)
     if shard:
         numbers = (f"-{i:05d}-of-{shard[2]}" for i in range(int(shard[2])))

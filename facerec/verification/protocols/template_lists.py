@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from facerec.base.errors import DatasetError
 from facerec.base.names import same_name
 from facerec.records.images import FolderImages
-from facerec.records.tables import TextTable
 from facerec.verification.bench import INFERRED, Pairs, infer_subjects
-from facerec.verification.protocols.lists import file_source, parse_number
+from facerec.verification.protocols.lists import file_source
 from facerec.verification.protocols.matlab import many, read_mat
 from facerec.verification.templates import NOBODY, SearchSet, TemplateBench
 
@@ -43,7 +42,6 @@ def read_ijb(root: str | Path, name: Literal["ijbb", "ijbc"]) -> TemplateBench:
         numbers = points.iloc[:, 1:].to_numpy().astype(np.float32)
     for odd, problem in (
         (~np.isfinite(numbers).all(axis=1), "a number is not finite"),
-        (numbers[:, 10] < 0, "the detector score is below 0, which cannot be a weight"),
         (points[0].duplicated().to_numpy(), "the image was named before"),
     ):
         _refuse(points_file, odd, problem)
@@ -125,36 +123,31 @@ def _read_searches(
     lists: Mapping[str, Path], templates: NDArray[np.int64], problem: str
 ) -> tuple[list[SearchSet], NDArray[np.int64]]:
     """Read galleries and probes of 1:N, and the subject of every template."""
-    read: dict[str, NDArray[np.int64]] = {}
-    for name, path in lists.items():
-        table = TextTable(path)
-        numbers = [
-            (line, *(parse_number(field, table.where(line)) for field in fields))
-            for line, fields in table.rows(["TEMPLATE_ID", "SUBJECT_ID"])
-        ]
-        read[name] = np.array(numbers, np.int64).reshape(-1, 3)
-    people = np.unique(np.concatenate([rows[:, 2] for rows in read.values()]))
+    kinds = {"TEMPLATE_ID": np.int64, "SUBJECT_ID": np.int64}
+    form = {"sep": ",", "header": 0, "usecols": [*kinds]}
+    read = {name: _read(path, ",".join(kinds), kinds, **form) for name, path in lists.items()}
+    people = np.unique(np.concatenate([rows["SUBJECT_ID"] for rows in read.values()]))
     subjects, sets = np.full(len(templates), NOBODY), []
     for name, rows in read.items():
-        positions = _positions(templates, rows[:, 1], lists[name], problem, rows[:, 0])
-        mine = np.searchsorted(people, rows[:, 2])
+        positions = _positions(templates, rows["TEMPLATE_ID"], lists[name], problem, 2)
+        mine = np.searchsorted(people, rows["SUBJECT_ID"])
         new = subjects[positions] == NOBODY
         # Of several lines of one template the first counts, so it is written last.
         subjects[positions[new][::-1]] = mine[new][::-1]
         odd = subjects[positions] != mine
-        _refuse(lists[name], odd, "the template was another subject's before", rows[:, 0])
+        _refuse(lists[name], odd, "the template was another subject's before", 2)
         distinct = np.unique(positions)
         sets.append(SearchSet(name, distinct, subjects[distinct]))
     return sets, subjects
 
 
-def _read(path: Path, words: str, kinds: Mapping[int, type]) -> pd.DataFrame:
-    """Read lines of fields of some kinds apart by blanks.
+def _read(path: Path, words: str, kinds: Mapping[Any, type], **other: Any) -> pd.DataFrame:
+    """Read lines of fields of some kinds, apart by blanks unless they are of another form.
 
     Raises:
         DatasetError: the list cannot be read, is empty, or has other fields.
     """
-    form: dict[str, Any] = {"sep": r"\s+", "header": None, "encoding": "utf-8-sig"}
+    form: dict[str, Any] = {"sep": r"\s+", "header": None, "encoding": "utf-8-sig", **other}
     form |= {"quoting": csv.QUOTE_NONE, "na_filter": False, "low_memory": False}
     try:
         # An infinity may stand where a whole number belongs.
@@ -167,26 +160,25 @@ def _read(path: Path, words: str, kinds: Mapping[int, type]) -> pd.DataFrame:
         raise DatasetError(
             f"{path}: it does not hold lines of '{words}' ({said}); mend it or get the list again"
         ) from problem
-    if kinds[0] is str:
+    if kinds.get(0) is str:
         frame[0] = frame[0].map(same_name)
     return frame
 
 
 def _positions(
-    known: Any, wanted: Any, path: Path, problem: str, lines: NDArray[np.int64] | None = None
+    known: Any, wanted: Any, path: Path, problem: str, first: int = 1
 ) -> NDArray[np.int64]:
     """Return where every wanted value is among the known ones."""
     positions = pd.Index(known).get_indexer(pd.Index(wanted))
-    _refuse(path, positions < 0, problem, lines)
+    _refuse(path, positions < 0, problem, first)
     return positions.astype(np.int64)
 
 
-def _refuse(path: Path, odd: Any, problem: str, lines: NDArray[np.int64] | None = None) -> None:
-    """Refuse the first row of which something holds; ``lines`` are theirs, by default 1, 2, …."""
+def _refuse(path: Path, odd: Any, problem: str, first: int = 1) -> None:
+    """Refuse the first row of which something holds; rows count from ``first`` on."""
     if odd.any():
-        row = int(odd.argmax())
-        line = row + 1 if lines is None else lines[row]
-        raise DatasetError(f"{path}, row {line}: {problem}; mend it or get the lists again")
+        row = first + int(odd.argmax())
+        raise DatasetError(f"{path}, row {row}: {problem}; mend it or get the lists again")
 
 
 def _read_mat(path: Path, names: str, subjects: str) -> tuple[list[str], NDArray[np.float64]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,7 +10,6 @@ from numpy.typing import ArrayLike
 
 from facerec.base.defaults import ALL_PAIRS_TARGETS
 from facerec.base.devices import choose_device
-from facerec.base.errors import MetricError
 from facerec.base.progress import Progress
 from facerec.cosines.counts import Sample, count_mated, count_non_mated, float32_at_least
 from facerec.statistics.operating_points import (
@@ -56,14 +54,12 @@ def score_all_pairs(
         progress: see `facerec.base.progress.Progress`.
 
     Raises:
-        MetricError: shapes that do not fit, a target that is no rate, a NaN threshold, no mated
+        MetricError: shapes that do not fit, a target that is no rate, no mated
             or no non-mated pair of usable images, or too many pairs about a threshold.
         DeviceError: the device is not there.
     """
     for target in fpr:
         parse_rate(target)
-    if any(math.isnan(threshold) for threshold in thresholds):
-        raise MetricError("a threshold is NaN; give numbers between -1 and 1")
     sample = Sample(vectors, subjects, choose_device(device), tile, progress)
     allowed = [allowed_accepts(target, sample.non_mated) for target in fpr]
     given = [float32_at_least(threshold) for threshold in thresholds]

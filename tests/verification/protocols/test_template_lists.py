@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.io import savemat
 
-from facerec.base.errors import DatasetError, MetricError
+from facerec.base.errors import DatasetError
 from facerec.verification.identification import (
     identify,
 )
@@ -99,8 +99,6 @@ def test_ijb_without_searches(tmp_path: Path) -> None:
     assert subjects[0] == subjects[2] != subjects[1] == subjects[3]
     (note,) = bench.notes
     assert note.startswith(f"{root / 'meta'}: the lists of 1:N are not there")
-    with pytest.raises(MetricError, match="ijbc has no lists of probes and galleries"):
-        identify(np.ones((4, 2), np.float32), bench)
 
 
 FIVE = "1 2 3 4 5 6 7 8 9 10"
@@ -110,11 +108,10 @@ BAD_LINES = [
     ("face_tid_mid.txt", 4, "z.jpg 7 1", "row 4: .* no such image"),
     ("name_5pts_score.txt", 2, f"d.jpg {FIVE}", "image x1 y1"),
     ("name_5pts_score.txt", 2, f"d.jpg {FIVE} inf", "row 2: a number is not finite"),
-    ("name_5pts_score.txt", 3, f"c.jpg {FIVE} -0.5", "row 3: the detector score is below 0"),
     ("name_5pts_score.txt", 4, f"d.jpg {FIVE} 0.5", "row 4: the image was named before"),
     ("template_pair_label.txt", 4, "2 11 -1", "row 4: its label is not 0 or 1"),
     ("template_pair_label.txt", 3, "7 12 0", "row 3: .* no such template"),
-    ("1N_gallery_G1.csv", 1, "30,500,x.jpg,1", "no column .*TEMPLATE_ID"),
+    ("1N_gallery_G1.csv", 1, "30,500,x.jpg,1", "does not hold lines of 'TEMPLATE_ID,SUBJECT_ID'"),
     ("1N_gallery_G1.csv", 3, "30,501,x.jpg,1", "row 3: .* another subject's before"),
     ("1N_probe_mixed.csv", 2, "30,17,x.jpg,1", "row 2: .* another subject's before"),
 ]

@@ -109,7 +109,7 @@ def _differ(
         )
         vectors = np.concatenate([vectors for _, vectors in drawn])
         codes = np.searchsorted(firsts, people, side="right") - 1
-        groups = Grouping(("group",), tuple((name,) for name in names), codes)
+        groups = Grouping(("group",), tuple(names), codes)
         (errors,) = all_pairs_rates(vectors, people, [groups], targets=("1e-2",))
         point = errors.points[0]
         whole = point.fnmr[-1]

@@ -27,7 +27,7 @@ from facerec.fairness.rows import select
 from facerec.fairness.variance_shares import permute
 
 GROUPS, SUBJECTS, IMAGES = 4, 40, 20
-NAMES = tuple((name,) for name in "ABCD")
+NAMES = ("A", "B", "C", "D")
 SIZE = f"{GROUPS} groups × {SUBJECTS} subjects × {IMAGES} images"
 
 

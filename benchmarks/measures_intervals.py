@@ -118,7 +118,7 @@ def rare_rates(repetitions: int = 200) -> list[Row]:
                 drawn = population.people(generator, 2 * people)
                 vectors = population.images(generator, drawn, person)
                 codes = (person >= people).astype(np.int64)
-                groups = [Grouping(("group",), (("A",), ("B",)), codes)]
+                groups = [Grouping(("group",), ("A", "B"), codes)]
                 given = Thresholds("the truth", tuple(points))
                 (errors,) = all_pairs_rates(vectors, person, groups, thresholds=given)
                 for at in errors.points:

@@ -16,7 +16,7 @@ from scipy.special import stdtr, stdtrit
 from facerec.base.defaults import PERMUTATIONS, REPLICATES
 from facerec.base.errors import MetricError
 from facerec.fairness import rows as names
-from facerec.fairness.norms import INDEPENDENT_SUBJECTS, Array, SubjectNorms, estimate_of
+from facerec.fairness.norms import Array, SubjectNorms, estimate_of
 from facerec.fairness.variance_shares import (
     NO_INTERVAL,
     Welch,
@@ -29,10 +29,6 @@ from facerec.fairness.variance_shares import (
 from facerec.report.estimate import Estimate
 from facerec.statistics.intervals import Interval
 from facerec.statistics.multiplicity import holm
-
-FENG_CLIFF = "Feng–Cliff with Brunner–Munzel variance"
-
-ONE_TO_ONE = "from disjoint pairs of subjects"
 
 
 def associate(
@@ -111,8 +107,7 @@ def cliffs_delta(first: ArrayLike, second: ArrayLike, confidence: float = 0.95) 
     if abs(delta) == 1:
         least = 2 * (1 - confidence) ** (1 / min(len(x), len(y))) - 1
         low, high = sorted((delta, delta * least))
-        apart = Interval(low, high, confidence, ONE_TO_ONE, INDEPENDENT_SUBJECTS)
-        return estimate_of(delta, apart, subjects)
+        return estimate_of(delta, Interval(low, high, confidence), subjects)
     if not (error > 0 and freedom > 0):
         return estimate_of(delta, None, subjects, "no interval: subjects do not differ enough")
     t = float(stdtrit(freedom, (1 + confidence) / 2))
@@ -120,8 +115,7 @@ def cliffs_delta(first: ArrayLike, second: ArrayLike, confidence: float = 0.95) 
     room = 1 - delta**2
     width = margin * math.sqrt(room**2 + margin**2)
     low, high = ((delta - delta**3 + sign * width) / (room + margin**2) for sign in (-1, 1))
-    interval = Interval(low, high, confidence, FENG_CLIFF, INDEPENDENT_SUBJECTS)
-    return estimate_of(delta, interval, subjects)
+    return estimate_of(delta, Interval(low, high, confidence), subjects)
 
 
 def difference_p(first: ArrayLike, second: ArrayLike) -> float:

@@ -324,7 +324,7 @@ def check_sources(
 
 def changing(exclusions: Sequence[Exclusion], groupings: Sequence[Grouping]) -> list[str]:
     """Return a sentence for each attribute that changes within subjects."""
-    seen = {one.name for one in groupings if one.cells or one.pooled or one.suppressed}
+    seen = {one.name for one in groupings if one.names or one.pooled or one.suppressed}
     return [
         f"{gone.attribute}: {'' if gone.attribute in seen else 'all '}"
         f"{gone.subjects or gone.images:,} {'subjects' if gone.subjects else 'mated pairs'} stand "

@@ -40,7 +40,7 @@ from facerec.fairness.findings import (
     working_searches,
     working_threshold,
 )
-from facerec.fairness.groupings import ALL_GROUPS, POOLED, UNKNOWN, Grouping
+from facerec.fairness.groupings import POOLED, UNKNOWN, Grouping, members
 from facerec.fairness.norm_errors import mated_pairs, norm_errors
 from facerec.fairness.norms import SubjectNorms, norm_figures
 from facerec.fairness.one_to_many import OtherSubjects, SearchPlan, search_groups
@@ -216,13 +216,13 @@ def conclude(
     table = tidy(rows)
     warnings = [*notes]
     for one in formed:
-        every = (*one.cells, *one.pooled, *one.suppressed) if len(one.attributes) == 1 else ()
+        every = (*one.names, *one.pooled, *one.suppressed) if len(one.attributes) == 1 else ()
         warnings += [
             f"{one.name}: {' and '.join(same)} look like one group in several spellings, which are "
             "compared as if they were several groups; write a group in one way."
-            for same in alike(value for (value,) in every)
+            for same in alike(every)
         ]
-        if not one.cells:
+        if not one.names:
             warnings.append(f"{one.name}: no group has the ten subjects that it takes.")
         elif one.names == (POOLED,):
             warnings.append(
@@ -242,11 +242,11 @@ def conclude(
     groups = {
         one.name: {
             "shown": list(one.names),
-            "pooled": [" × ".join(cell) for cell in one.pooled],
-            "suppressed": [" × ".join(cell) for cell in one.suppressed],
+            "pooled": list(one.pooled),
+            "suppressed": list(one.suppressed),
         }
         for one in formed
-        if one.cells
+        if one.names
     }
     at = working_threshold(table, next(iter(groups)))
     absent = [said for name in groups for said in not_compared(table, name, at)]
@@ -275,7 +275,7 @@ def with_groups(
     Raises:
         DatasetError: there is none.
     """
-    shown = [grouping for grouping in groupings if grouping.cells]
+    shown = [grouping for grouping in groupings if grouping.names]
     if not shown:
         why = " ".join(["", *changing(exclusions, groupings)])
         raise DatasetError(
@@ -318,8 +318,7 @@ def _refused_rows(
     """Yield the share of images of each group whose face score is below the limit, and of all."""
     if embeddings.face_limit is None:
         return
-    members = [(name, grouping.codes == code) for code, name in enumerate(grouping.names)]
-    for name, inside in (*members, (ALL_GROUPS, grouping.codes >= 0)):
+    for name, inside in members(grouping.names, grouping.codes):
         used = inside & joined.acquired
         if not used.any():
             continue

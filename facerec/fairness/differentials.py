@@ -23,6 +23,7 @@ from facerec.fairness import rows as names
 from facerec.fairness.groupings import ALL_GROUPS
 from facerec.fairness.rates import ErrorsAt, GivenThreshold, GroupErrors, Of
 from facerec.report import words
+from facerec.report.conclusions import ALPHA
 from facerec.report.estimate import Estimate, Unit
 from facerec.report.tidy import OF_PAIRS
 from facerec.statistics.clustered import ClusteredShare
@@ -44,10 +45,6 @@ _KINDS = {"FMR": ("false matches", "non-mated"), "FNMR": ("false non-matches", "
 
 FEW_ERRORS = 3
 """Fewer errors than that say next to nothing."""
-
-CONFIDENCE = 0.95
-INVERTED = "test of parity inverted"
-SCALED = "comparisons that share a subject are dependent; the rates keep their order"
 
 _SIZES = np.concatenate([np.linspace(0, 2, 41)[:-1], np.geomspace(2, 2.0**40, 200)])
 """Multiples of the difference observed among which the ends of an interval are sought."""
@@ -320,7 +317,6 @@ def _against_parity(
     equal = measured(0.0, True)
     if np.isnan(equal).any():
         return None, None
-    level = 1 - CONFIDENCE
     p_value = (1 + int(np.count_nonzero(equal >= value))) / (1 + equal.size)
     # Noise is alike at all sizes of the difference, but not at all values of the measure.
     scale = measured(_SIZES[:, None])
@@ -330,7 +326,7 @@ def _against_parity(
     def holds(size: float) -> bool:
         estimates = np.interp(measured(size, True), scale, sizes)
         off = np.abs(estimates - size) >= abs(1 - size)
-        return bool((1 + np.count_nonzero(off)) / (1 + off.size) >= level)
+        return bool((1 + np.count_nonzero(off)) / (1 + off.size) >= ALPHA)
 
     def end(inside: float, outside: float) -> float:
         for _ in range(30):
@@ -338,7 +334,7 @@ def _against_parity(
             inside, outside = (middle, outside) if holds(middle) else (inside, middle)
         return float(measured(inside))
 
-    near = end(1.0, 0.0) if p_value < level - 1e-9 else float(measured(0.0))
+    near = end(1.0, 0.0) if p_value < ALPHA - 1e-9 else float(measured(0.0))
     outside = next((size for size in sizes[sizes > 1] if not holds(size)), float(sizes[-1]))
     ends = near, end(1.0, outside), value
-    return p_value, Interval(min(ends), max(ends), CONFIDENCE, INVERTED, SCALED)
+    return p_value, Interval(min(ends), max(ends))

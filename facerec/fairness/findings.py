@@ -8,7 +8,7 @@ the reader to say.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,8 @@ from facerec.report.conclusions import ALPHA, of_test
 from facerec.report.estimate import Estimate
 from facerec.report.tidy import Row, estimate_of, records, said
 from facerec.statistics.operating_points import RULE_OF_30
+
+Named = list[tuple[str, Estimate]]
 
 MOST = 8
 """Findings of an audit."""
@@ -117,14 +119,17 @@ def at_threshold(rows: pd.DataFrame, at: At) -> str:
 def not_compared(rows: pd.DataFrame, grouping: str, at: At) -> Iterator[str]:
     """Say which groups are not compared, why, and their own rates."""
     for of, figure in NAMES.items():
-        for row in records(names.select(rows, figure, grouping=grouping)):
-            own = {"grouping": grouping, "group": row["group"]}
-            rates = {one: records(names.select(rows, one, at=at, **own)) for one in NAMES}
-            told = [f"{one} {_share(found[0])}" for one, found in rates.items() if found]
-            if row["group"]:
+        for group, why in names.estimates(rows, figure, grouping=grouping).items():
+            own = dict[str, Any](grouping=grouping, group=group)
+            told = [
+                f"{rate} {_share(row)}"
+                for rate in NAMES
+                for row in records(names.select(rows, rate, at=at, **own))
+            ]
+            if group:
                 yield (
-                    f"{grouping}: {row['group']} is left out where {of}s are compared ({figure}): "
-                    f"{row['remark']}. Its own rates: {', '.join(told) or 'none'}."
+                    f"{grouping}: {group} is left out where {of}s are compared ({figure}): "
+                    f"{why.remark}. Its own rates: {', '.join(told) or 'none'}."
                 )
 
 
@@ -163,10 +168,9 @@ def verdict(findings: Sequence[Finding]) -> str:
 
 
 def _association(rows: pd.DataFrame, grouping: str, *, exploratory: bool) -> Iterator[Finding]:
-    found = names.select(rows, names.ETA2, grouping=grouping)
-    if found.empty:
+    eta2 = names.estimates(rows, names.ETA2, grouping=grouping).get("")
+    if eta2 is None:
         return
-    eta2 = estimate_of(records(found)[0])
     p = names.value_of(rows, names.ETA2, "p", grouping=grouping)
     people = words.counted(eta2.total or 0, "subject")
     if eta2.value is None or p is None:
@@ -179,14 +183,12 @@ def _association(rows: pd.DataFrame, grouping: str, *, exploratory: bool) -> Ite
         return
     detail = [people, f"η² {words.number(eta2.value)}", f"p = {words.p_value(p)}"]
     if p < ALPHA:
-        means = names.select(rows, names.NORM, grouping=grouping)
-        means = means[means["group"] != ALL_GROUPS].sort_values("value")
-        ends = [means.iloc[-1], means.iloc[0]]
+        means = names.estimates(rows, names.NORM, grouping=grouping)
+        means.pop(ALL_GROUPS)
+        (longest, high), (shortest, low) = _ends(means)
         detail.append(
-            ", ".join(
-                f"{word} in {end.group} {words.number(end.value, '.4g')}"
-                for word, end in zip(("longest", "shortest"), ends, strict=True)
-            )
+            f"longest in {longest} {words.number(high.value, '.4g')}, "
+            f"shortest in {shortest} {words.number(low.value, '.4g')}"
         )
     else:
         least = names.value_of(rows, names.DETECTABLE, grouping=grouping)
@@ -204,25 +206,25 @@ def _association(rows: pd.DataFrame, grouping: str, *, exploratory: bool) -> Ite
 def _rates(rows: pd.DataFrame, grouping: str, of: Of, at: At) -> Iterator[Finding]:
     """Yield the ratio of rates at a threshold, or why the data do not tell it."""
     figure, where = named(of, RATIO), dict[str, Any](grouping=grouping, at=at)
-    lacking = rows[rows["figure"].isin(["FMR", NAMES[of]]) & rows["value"].isna()]
-    lacking = lacking[lacking["grouping"] == grouping]
-    why = lacking[lacking["group"] == ""]["remark"].tolist()
-    absent = names.select(lacking, NAMES[of])["group"]
-    rates = names.select(rows, of, **where).dropna(subset=["value"]).sort_values("value")
-    told = (rates["status"] != "unresolved") & ~rates["group"].isin([ALL_GROUPS, *absent])
-    ends = [(row["group"], estimate_of(row)) for row in records(rates[told])]
+    absent = names.estimates(rows, NAMES[of], grouping=grouping)
+    told = {
+        group: rate
+        for group, rate in names.estimates(rows, of, **where).items()
+        if rate.value is not None and not rate.unresolved and group not in (ALL_GROUPS, *absent)
+    }
     many, happens = _HAPPENS[of]
     detail: list[str] = []
     said = f"Cannot tell how many {many} {happens} by {grouping}"
-    if len(ends) > 1:
-        said, detail = _counts(of, ends[-1], ends[0])
-        said += f", the most and the least of {len(ends)} groups" * (len(ends) > 2)
+    if several := len(told) > 1:
+        said, detail = _counts(of, _ends(told))
+        said += f", the most and the least of {len(told)} groups" * (len(told) > 2)
         detail.insert(0, at.said)
-    found = map(estimate_of, records(names.select(rows, figure, "ratio", **where)))
-    ratio = next(found, Estimate(None, remark=(why or ["no threshold"])[0]))
+    lacking = names.estimates(rows, "FMR", grouping=grouping, group="") | absent
+    none = lacking.get("", Estimate(None, remark="no threshold"))
+    ratio = names.estimates(rows, figure, "ratio", **where).get("", none)
     p = names.value_of(rows, figure, "p", **where)
     if p is None:
-        said += ": cannot tell how many times" * (len(ends) > 1)
+        said += ": cannot tell how many times" * several
         reason = ratio.remark or "equal rates cannot be simulated"
         detail.append(f"{words.UNRESOLVED}: {reason}" if ratio.unresolved else reason)
     else:
@@ -233,23 +235,27 @@ def _rates(rows: pd.DataFrame, grouping: str, of: Of, at: At) -> Iterator[Findin
     yield Finding(said, of_test(p), "; ".join(detail), True, ratio.value)
 
 
-def _counts(
-    rate: str, high: tuple[str, Estimate], low: tuple[str, Estimate]
-) -> tuple[str, list[str]]:
+def _ends(figures: Mapping[str, Estimate]) -> Named:
+    """Return the highest figure of a group and the lowest."""
+    ordered = sorted(figures.items(), key=lambda figure: figure[1].value or 0.0)
+    return [ordered[-1], ordered[0]]
+
+
+def _counts(rate: str, ends: Named) -> tuple[str, list[str]]:
     """Return a clause that counts the errors of two groups, and the limits of both."""
     many, happens = _HAPPENS[rate]
-    least = min(share.value or 1.0 for _, share in (high, low))
+    least = min(share.value or 1.0 for _, share in ends)
     base = 100 if least >= 0.05 else 1000 if least >= 0.005 else 0
     clause, limits = [], []
-    for (group, share), noun in ((high, f"{many} recorded"), (low, "")):
+    for (group, share), noun in zip(ends, (f"{many} recorded", ""), strict=True):
         # Of few comparisons all are said; without an error the rate is below its upper limit.
         said = f"at most {natural(share.high or 1.0, 0, noun)}"
         if share.value:
             said = natural(share.value, min(base, share.total or 0), noun)
         clause.append(f"{said} as {group}")
-        ends = " to ".join(natural(end, base) for end in (share.low, share.high) if end)
-        ends = "up to " * (share.low == 0) + ends.replace(f" of {base:,} to", " to")
-        limits.append(f"{group} {ends or 'without an interval'} ({share.events:,}/{share.total:,})")
+        span = " to ".join(natural(end, base) for end in (share.low, share.high) if end)
+        span = "up to " * (share.low == 0) + span.replace(f" of {base:,} to", " to")
+        limits.append(f"{group} {span or 'without an interval'} ({share.events:,}/{share.total:,})")
     return f"{' and '.join(clause)} {happens}", limits
 
 
@@ -276,11 +282,9 @@ def _searches(rows: pd.DataFrame, grouping: str) -> Iterator[Finding]:
             if ratios.empty:
                 continue
             (largest,) = records(ratios.loc[[np.log(ratios["value"]).abs().idxmax()]])
-            ratio, both = estimate_of(largest), names.select(rows, figure, **where)
-            of = {row["group"]: estimate_of(row) for row in records(both)}
-            said, detail = _counts(
-                figure, *((group, of[group]) for group in (largest["group"], largest["other"]))
-            )
+            ratio, of = estimate_of(largest), names.estimates(rows, figure, **where)
+            ends = [(group, of[group]) for group in (largest["group"], largest["other"])]
+            said, detail = _counts(figure, ends)
             yield Finding(
                 f"{said}: {words.number(ratio.value)} times {words.limits(ratio.interval)}",
                 "difference detected",

@@ -6,7 +6,7 @@ none can be computed from what is shown.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,24 +38,19 @@ class Grouping:
 
     attributes: tuple[str, ...]
     """One, or those that intersect."""
-    cells: tuple[tuple[str, ...], ...]
-    """Values of each group, one an attribute; in order of the values, pooled ones last."""
+    names: tuple[str, ...]
+    """The groups, as in ``A × female``; in order of the values, pooled ones last."""
     codes: NDArray[np.int64]
     """Group of every image, ``(N,)``; `UNKNOWN` without a label or in a suppressed cell."""
-    pooled: tuple[tuple[str, ...], ...] = ()
+    pooled: tuple[str, ...] = ()
     """Cells under ten subjects that make up the group `POOLED`."""
-    suppressed: tuple[tuple[str, ...], ...] = ()
+    suppressed: tuple[str, ...] = ()
     """Cells left out: under ten subjects, or else such a cell would follow from totals."""
 
     @property
     def name(self) -> str:
         """The attributes, as in ``race × sex``."""
         return " × ".join(self.attributes)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The groups, as in ``A × female``."""
-        return tuple(POOLED if cell[0] == POOLED else " × ".join(cell) for cell in self.cells)
 
 
 def form_groupings(
@@ -83,14 +78,14 @@ def form_groupings(
     numbers = np.full(len(subjects), UNKNOWN)
     numbers[left] = np.unique(subjects[left], return_inverse=True)[1].reshape(-1)
     seen = left & acquired
-    raw: list[tuple[NDArray[np.int64], list[tuple[str, ...]]]] = []
+    raw: list[tuple[NDArray[np.int64], list[str]]] = []
     members = np.full((int(numbers.max()) + 1, len(combinations)), UNKNOWN)
     for column, names in enumerate(combinations):
         labelled = left & np.all([labels[name] != "" for name in names], axis=0)
         codes = np.full(len(left), UNKNOWN)
         table = pd.MultiIndex.from_arrays([labels[name][labelled] for name in names])
         codes[labelled], found = table.factorize(sort=True)
-        raw.append((codes, list(map(tuple, found))))
+        raw.append((codes, list(map(" × ".join, found))))
         members[numbers[seen & labelled], column] = codes[seen & labelled]
     states = protect(members[np.unique(numbers[seen])], [len(cells) for _, cells in raw])
     groupings = []
@@ -103,17 +98,25 @@ def form_groupings(
         number[:-1][state == SHOWN] = np.arange(len(visible))
         number[:-1][state == IN_POOL] = len(visible)
         if pooled:
-            visible.append((POOLED,) * len(names))
+            visible.append(POOLED)
         if len(visible) > MOST_GROUPS:
             raise DatasetError(
                 f"the intersection of {', '.join(names)} has {len(visible):,} groups, more than "
                 f"{MOST_GROUPS} cannot be compared; intersect fewer attributes"
             )
-        gone = [(value,) for value in (apart[names[0]] if len(names) == 1 else ())]
-        groupings.append(
-            Grouping(names, tuple(visible), number[codes], tuple(pooled), (*hidden, *gone))
-        )
+        gone = apart[names[0]] if len(names) == 1 else ()
+        left_out = (*hidden, *gone)
+        groupings.append(Grouping(names, tuple(visible), number[codes], tuple(pooled), left_out))
     return numbers, tuple(groupings)
+
+
+def members(
+    names: Sequence[str], codes: NDArray[np.int64]
+) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    """Yield each group with the entries of ``codes`` that are of it, and at last all groups."""
+    for code, name in enumerate(names):
+        yield name, codes == code
+    yield ALL_GROUPS, codes >= 0
 
 
 def contradictory(subjects: NDArray[Any], values: NDArray[np.str_]) -> NDArray[Any]:

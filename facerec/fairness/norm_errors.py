@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from facerec.base.errors import MetricError
 from facerec.fairness import rows as names
-from facerec.fairness.groupings import ALL_GROUPS, Grouping
+from facerec.fairness.groupings import Grouping, members
 from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.discard import DISCARD_SHARES, PARTIAL_AREA, error_versus_discard
@@ -78,15 +78,12 @@ def norm_errors(
     quality, who = quality[used], subject[sides[0, used]]
     edges = np.quantile(quality, np.arange(1, BINS) / BINS, method="inverted_cdf")
     tenth = np.searchsorted(edges, quality, side="left")
-    codes = grouping.codes[sides[0, used]]
-    members = [*((name, codes == code) for code, name in enumerate(grouping.names))]
-    members.append((ALL_GROUPS, np.ones(errors.size, bool)))
 
     def fnmr(inside: NDArray[np.bool_]) -> Estimate:
         pairs = errors[inside], who[inside], who[inside]
         return names.rate(ClusteredShare.from_pairs(*pairs, alike=True) if inside.any() else None)
 
-    for name, inside in members:
+    for name, inside in members(grouping.names, grouping.codes[sides[0, used]]):
         if not inside.any():
             continue
         for number in range(BINS):

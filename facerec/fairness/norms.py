@@ -13,14 +13,12 @@ from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
 from facerec.fairness import rows as names
-from facerec.fairness.groupings import ALL_GROUPS, Grouping
+from facerec.fairness.groupings import Grouping, members
 from facerec.report.estimate import Estimate, Unit
 from facerec.statistics.intervals import Interval
 
-INDEPENDENT_SUBJECTS = "subjects are independent"
-CLUSTERED_T = "sandwich by subject, Student's t"
-BONETT = "Bonett with Student's t, within subjects by jackknife, MOVER"
-JACKKNIFE = "jackknife over subjects on a log scale, Student's t"
+TAIL = 0.975
+"""Share of a distribution below the upper end of a 95 % interval."""
 NO_SPREAD = "no interval: there are fewer than two subjects, or they do not differ"
 
 Array = NDArray[np.float64]
@@ -89,9 +87,10 @@ def norm_figures(sample: SubjectNorms) -> dict[str, dict[str, Estimate]]:
     squares = np.bincount(
         sample.subjects, weights=(sample.norms - means[sample.subjects]) ** 2
     ).astype(np.float64)
-    members = [(name, sample.groups == g) for g, name in enumerate(sample.names)]
-    members.append((ALL_GROUPS, np.ones(len(means), bool)))
-    return {name: _figures(means[own], squares[own], counts[own]) for name, own in members}
+    return {
+        name: _figures(means[own], squares[own], counts[own])
+        for name, own in members(sample.names, sample.groups)
+    }
 
 
 def _figures(means: Array, squares: Array, counts: Array) -> dict[str, Estimate]:
@@ -104,10 +103,7 @@ def _figures(means: Array, squares: Array, counts: Array) -> dict[str, Estimate]
     known = math.isfinite(between)
     varies = between**2 + error**2 / counts if known and spare else alike
     limits = within_interval(squares, counts) if spare else None
-    within = None
-    if limits is not None:
-        low, high = map(math.sqrt, limits)
-        within = Interval(low, high, method=JACKKNIFE, assumption=INDEPENDENT_SUBJECTS)
+    within = Interval(math.sqrt(limits[0]), math.sqrt(limits[1])) if limits else None
     centre = float(means.mean())
     lacking = "one subject" if subjects < 2 and spare else "one image a subject"
 
@@ -129,10 +125,8 @@ def _figures(means: Array, squares: Array, counts: Array) -> dict[str, Estimate]
     }
 
 
-def clustered_mean(
-    values: Array, weights: Array, variances: Array, confidence: float = 0.95
-) -> Interval | None:
-    """Return the interval of a weighted mean of values of subjects.
+def clustered_mean(values: Array, weights: Array, variances: Array) -> Interval | None:
+    """Return the 95 % interval of a weighted mean of values of subjects.
 
     The squared residual of a subject is divided by 1 − its share of the weight, which keeps the sum
     from being too small where few have most of it (Bell and McCaffrey, Survey Methodology 28,
@@ -144,7 +138,6 @@ def clustered_mean(
         weights: positive, ``(n,)``.
         variances: what the value of each is thought to vary by, up to a factor, ``(n,)``; for the
             degrees of freedom alone.
-        confidence: coverage, between 0 and 1.
 
     Returns:
         None with fewer than two subjects, or values that are all equal.
@@ -160,25 +153,23 @@ def clustered_mean(
         return None
     effective = float(contributions.sum() ** 2 / (contributions**2).sum())
     freedom = max(1.0, effective * (count - 1) / count)
-    margin = float(stdtrit(freedom, (1 + confidence) / 2)) * error
-    return Interval(mean - margin, mean + margin, confidence, CLUSTERED_T, INDEPENDENT_SUBJECTS)
+    margin = float(stdtrit(freedom, TAIL)) * error
+    return Interval(mean - margin, mean + margin)
 
 
-def variance_interval(values: Array, confidence: float = 0.95) -> tuple[float, float] | None:
-    """Return the limits of the variance of values of subjects, whatever their kurtosis.
+def variance_interval(values: Array) -> tuple[float, float] | None:
+    """Return the 95 % limits of the variance of values of subjects, whatever their kurtosis.
 
     Bonett, Computational Statistics & Data Analysis 50, 2006, with a quantile of t in place of the
     normal one for the error.
 
     Args:
         values: one a subject, ``(n,)``.
-        confidence: coverage, between 0 and 1.
 
     Returns:
         None with fewer than three subjects, or values that are all equal.
     """
-    count, tail = len(values), (1 + confidence) / 2
-    normal = float(ndtri(tail))
+    count, normal = len(values), float(ndtri(TAIL))
     if count < 3 or count <= normal:
         return None
     squares = (values - values.mean()) ** 2
@@ -193,14 +184,12 @@ def variance_interval(values: Array, confidence: float = 0.95) -> tuple[float, f
     factor = count / (count - normal)
     error = factor * math.sqrt((kurtosis - (count - 3) / count) / (count - 1))
     middle = math.log(factor * total / (count - 1))
-    margin = float(stdtrit(count - 1, tail)) * error
+    margin = float(stdtrit(count - 1, TAIL)) * error
     return math.exp(middle - margin), math.exp(min(middle + margin, 700.0))
 
 
-def within_interval(
-    squares: Array, counts: Array, confidence: float = 0.95
-) -> tuple[float, float] | None:
-    """Return the limits of the variance between images of one subject.
+def within_interval(squares: Array, counts: Array) -> tuple[float, float] | None:
+    """Return the 95 % limits of the variance between images of one subject.
 
     A jackknife over subjects of the logarithm (Miller, Biometrika 61, 1974), with the degrees of
     freedom of the effective number of subjects by images beyond the first.
@@ -208,7 +197,6 @@ def within_interval(
     Args:
         squares: sum of squares about the subject's own mean, ``(n,)``.
         counts: images, ``(n,)``.
-        confidence: coverage, between 0 and 1.
 
     Returns:
         None where it cannot be had without each subject in turn.
@@ -225,17 +213,17 @@ def within_interval(
     mean = float(logarithms.mean())
     error = math.sqrt((count - 1) / count * float(((logarithms - mean) ** 2).sum()))
     effective = float(spare.sum() ** 2 / (spare**2).sum())
-    margin = float(stdtrit(max(1.0, effective - 1), (1 + confidence) / 2)) * error
+    margin = float(stdtrit(max(1.0, effective - 1), TAIL)) * error
     middle = count * whole - (count - 1) * mean
     # The jackknife moves the middle; the figure itself stays inside.
     ends = min(middle - margin, whole), max(middle + margin, whole)
     return math.exp(ends[0]), math.exp(min(ends[1], 700.0))
 
 
-def between_sd(
-    means: Array, squares: Array, counts: Array, confidence: float = 0.95
-) -> tuple[float, Interval | None]:
-    """Return the standard deviation between subjects with its interval; everybody counts once.
+def between_sd(means: Array, squares: Array, counts: Array) -> tuple[float, Interval | None]:
+    """Return the standard deviation between subjects with its 95 % interval.
+
+    Everybody counts once.
 
     From the variance of the subjects' means is taken what the noise of their images explains
     (Thomas and Hultquist, Annals of Statistics 6, 1978); limits of both are joined by MOVER (Zou
@@ -245,7 +233,6 @@ def between_sd(
         means: of the images of each subject, ``(n,)``.
         squares: sum of squares about it, ``(n,)``.
         counts: images, ``(n,)``.
-        confidence: coverage, between 0 and 1.
 
     Returns:
         The figure, NaN where no subject has two images or there is one subject; its interval, None
@@ -258,8 +245,7 @@ def between_sd(
     spread, noise = float(means.var(ddof=1)), float(squares.sum()) / spare * share
     variance = spread - noise
     value = math.sqrt(max(variance, 0.0))
-    around = variance_interval(means, confidence)
-    within = within_interval(squares, counts, confidence)
+    around, within = variance_interval(means), within_interval(squares, counts)
     if within is None and noise == 0:
         within = 0.0, 0.0
     if around is None or within is None:
@@ -268,7 +254,7 @@ def between_sd(
     below = math.hypot(spread - min(around[0], spread), high - noise)
     above = math.hypot(max(around[1], spread) - spread, noise - low)
     lower, upper = (math.sqrt(max(0.0, x)) for x in (variance - below, variance + above))
-    return value, Interval(lower, upper, confidence, BONETT, INDEPENDENT_SUBJECTS)
+    return value, Interval(lower, upper)
 
 
 def estimate_of(

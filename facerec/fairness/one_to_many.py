@@ -31,7 +31,7 @@ from facerec.embedding.extraction import Embeddings
 from facerec.fairness import rows as names
 from facerec.fairness.attributes import Joined
 from facerec.fairness.differentials import FEW_ERRORS
-from facerec.fairness.groupings import EVERYBODY, OTHERS, UNKNOWN, Grouping
+from facerec.fairness.groupings import EVERYBODY, OTHERS, UNKNOWN, Grouping, members
 from facerec.report.conclusions import ALPHA
 from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import ClusteredShare
@@ -335,8 +335,8 @@ def _by_group(
 
 def _members(grouping: Grouping, codes: NDArray[np.int64]) -> list[tuple[str, Mask]]:
     """Return which entries of codes are of each group, and at last those of everybody."""
-    members = [(name, codes == code) for code, name in enumerate(grouping.names)]
-    return [*members, (EVERYBODY, np.ones(codes.size, bool))]
+    groups = [*members(grouping.names, codes)][:-1]
+    return [*groups, (EVERYBODY, np.ones(codes.size, bool))]
 
 
 def _ratio(share: ClusteredShare | None, base: ClusteredShare | None, name: str) -> Estimate:

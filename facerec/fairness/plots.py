@@ -33,7 +33,6 @@ from facerec.report.plotting import (
     verbatim,
 )
 from facerec.report.plotting import label as short
-from facerec.report.tidy import estimate_of, records
 
 _WIDTH = 7.0
 _STRIP = 40
@@ -94,9 +93,8 @@ def _grid(
 
 def _named(rows: pd.DataFrame, figure: str, at: names.At, grouping: str) -> Named:
     """Return the estimates of a figure by group, without that of all groups."""
-    found = names.select(rows, figure, at=at, grouping=grouping)
-    found = found[~found["group"].isin(["", ALL_GROUPS, EVERYBODY])]
-    return [(row["group"], estimate_of(row)) for row in records(found)]
+    found = names.estimates(rows, figure, at=at, grouping=grouping)
+    return [one for one in found.items() if one[0] not in ("", ALL_GROUPS, EVERYBODY)]
 
 
 def _forests(grid: Sequence[Sequence[tuple[str, Named]]]) -> Figure:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from facerec.report.estimate import Estimate
 from facerec.report.tidy import COLUMNS as FIGURE
-from facerec.report.tidy import Kind, figure_row
+from facerec.report.tidy import Kind, estimate_of, figure_row, records
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.operating_points import parse_rate
 
@@ -112,6 +112,14 @@ def value_of(rows: pd.DataFrame, figure: str, kind: Kind = "value", **where: Any
     """Return the value of a figure; None where there is none."""
     found = select(rows, figure, kind, **where)["value"].dropna()
     return None if found.empty else float(found.iloc[0])
+
+
+def estimates(
+    rows: pd.DataFrame, figure: str, kind: Kind = "value", **where: Any
+) -> dict[str, Estimate]:
+    """Return a figure by group, in the order of the rows; see `select`."""
+    found = records(select(rows, figure, kind, **where))
+    return {row["group"]: estimate_of(row) for row in found}
 
 
 def places(rows: pd.DataFrame) -> list[At]:

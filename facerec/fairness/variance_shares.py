@@ -19,7 +19,7 @@ from scipy.linalg import eigvalsh
 from scipy.optimize import brentq
 from scipy.special import fdtri, ncfdtr, ndtri, stdtrit
 
-from facerec.fairness.norms import INDEPENDENT_SUBJECTS, Array
+from facerec.fairness.norms import TAIL, Array
 from facerec.report.conclusions import ALPHA
 from facerec.statistics.intervals import Interval
 
@@ -28,8 +28,6 @@ DRAWN_AT_ONCE = 1 << 21
 
 POWER = 0.8
 """Chance to detect the minimum detectable effect."""
-
-INVERTED = "test inverted by a cluster bootstrap over subjects"
 
 NO_INTERVAL = "no interval: a group has one subject, or groups are all alike or wholly apart"
 
@@ -271,8 +269,8 @@ def _contrasts(weights: Array) -> Array:
     return np.diag(weights) - np.outer(weights, weights) / weights.sum()
 
 
-def eta2_interval(moments: Moments, p: float, confidence: float = 0.95) -> Interval | None:
-    """Return the interval of η² of one value a subject, by inversion of a test.
+def eta2_interval(moments: Moments, p: float) -> Interval | None:
+    """Return the 95 % interval of η² of one value a subject, by inversion of a test.
 
     Such a share is never negative, and its replicates lie above it: percentile and BCa intervals
     miss a small share nearly always. So effects of every size θ (Cohen's f, the root of the
@@ -287,7 +285,6 @@ def eta2_interval(moments: Moments, p: float, confidence: float = 0.95) -> Inter
     Args:
         moments: of the groups.
         p: of the test that there is no effect.
-        confidence: coverage, between 0 and 1.
 
     Returns:
         None with one subject in a group, or without any variation.
@@ -309,8 +306,8 @@ def eta2_interval(moments: Moments, p: float, confidence: float = 0.95) -> Inter
     drawn = moments.deviations * np.sqrt(sizes / (sizes - 1))
     weighted = drawn @ contrasts
     noise, product = np.einsum("ri,ri->r", weighted, drawn), 2 * weighted @ direction
-    observed, tail = math.sqrt(between / error), (1 + confidence) / 2
-    shorter = float(ndtri(tail) / stdtrit(sizes.min() - 1, tail))
+    observed = math.sqrt(between / error)
+    shorter = float(ndtri(TAIL) / stdtrit(sizes.min() - 1, TAIL))
 
     def off(size: float) -> float:
         """Return how far the mean replicate lies above the effect, 0 if not further than others."""
@@ -318,7 +315,7 @@ def eta2_interval(moments: Moments, p: float, confidence: float = 0.95) -> Inter
         replicates = np.sqrt(np.maximum(squares, 0))
         away = float(replicates.mean()) - observed
         beyond = np.abs(replicates - replicates.mean()) >= shorter * abs(away)
-        return 0.0 if (1 + beyond.sum()) / (1 + len(beyond)) >= 1 - confidence else away
+        return 0.0 if (1 + beyond.sum()) / (1 + len(beyond)) >= ALPHA else away
 
     def end(inside: float, outside: float, sign: int) -> float:
         for _ in range(50):
@@ -332,5 +329,4 @@ def eta2_interval(moments: Moments, p: float, confidence: float = 0.95) -> Inter
         step *= 2
     high = 1.0 if step >= 1e6 else end(0.0, observed + step, 1)
     value = between / (between + within)
-    ends = min(low, value), max(high, value)
-    return Interval(*ends, confidence, INVERTED, INDEPENDENT_SUBJECTS)
+    return Interval(min(low, value), max(high, value))

@@ -55,7 +55,7 @@ def joined(
 
 def counts(found: Joined, grouping: Grouping) -> list[tuple[int, int, int]]:
     """Return subjects, images and failures of each group."""
-    members = [grouping.codes == code for code in range(len(grouping.cells))]
+    members = [grouping.codes == code for code in range(len(grouping.names))]
     return [
         (len(set(found.subjects[of].tolist())), int(of.sum()), int((of & ~found.acquired).sum()))
         for of in members
@@ -273,8 +273,8 @@ def test_small_groups_are_pooled_or_leave_the_audit(
     found = joined(tmp_path, [line for each in members for line in people(*each)], ("race", "sex"))
     for grouping, sizes in zip(found.groupings, (race, sex), strict=True):
         assert grouping.names == tuple(name for name, size in sizes.items() if size)
-        assert grouping.suppressed == tuple((name,) for name, size in sizes.items() if not size)
-        assert grouping.pooled == ((("B",), ("C",)) if POOLED in sizes else ())
+        assert grouping.suppressed == tuple(name for name, size in sizes.items() if not size)
+        assert grouping.pooled == (("B", "C") if POOLED in sizes else ())
         assert [one for one, *_ in counts(found, grouping)] == [*filter(None, sizes.values())]
     assert found.subjects.max() + 1 == sum(sex.values())
 
@@ -282,7 +282,7 @@ def test_small_groups_are_pooled_or_leave_the_audit(
 def test_failures_count_for_the_group_but_not_towards_ten_subjects(tmp_path: Path) -> None:
     lines = [*people("a", 30, "A"), *people("b", 20, "B"), *people("c", 10, "C", images=1)]
     found = joined(tmp_path, lines, failures=(100, 0))
-    assert found.groupings[0].suppressed == (("C",),)
+    assert found.groupings[0].suppressed == ("C",)
     found = joined(tmp_path, lines, failures=(0, 1))
     assert counts(found, found.groupings[0]) == [(30, 60, 2), (20, 40, 0), (10, 10, 0)]
 
@@ -295,7 +295,7 @@ def test_a_small_intersection_is_not_given_away_by_its_margins(tmp_path: Path) -
     assert [g.suppressed for g in found.groupings[:2]] == [(), ()]
     # B × f would follow from B, C × m from the men: four corners of a rectangle must go.
     suppressed = set(found.groupings[2].suppressed)
-    assert ("B", "m") in suppressed and ("B", "f") in suppressed and len(suppressed) >= 4
+    assert {"B × m", "B × f"} < suppressed and len(suppressed) >= 4
 
 
 def small_tables() -> st.SearchStrategy[np.ndarray]:

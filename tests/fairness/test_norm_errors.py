@@ -40,7 +40,7 @@ class People:
 
     def measure(self) -> dict[str, dict[tuple[str, str], Row]]:
         """Return group → figure and target → row."""
-        grouping = Grouping(("x",), (("A",), ("B",)), self.group)
+        grouping = Grouping(("x",), ("A", "B"), self.group)
         sides = np.stack([self.first, self.second])
         found: dict[str, dict[tuple[str, str], Row]] = {}
         for row in norm_errors(grouping, self.scores, sides, self.norms, self.subject, THRESHOLD):
@@ -104,7 +104,7 @@ def test_published_curves(shared_data: Path) -> None:
         number = {sample: place for place, sample in enumerate(quality)}
         sides = np.array([[number[s] for s in pair.split("-")] for pair in by_pair]).T
         links = coo_array((np.ones(len(scores)), sides), (len(number), len(number)))
-        one = Grouping(("x",), (("all",),), np.zeros(len(number), np.int64))
+        one = Grouping(("x",), ("all",), np.zeros(len(number), np.int64))
         who = connected_components(links, directed=False)[1]
         norms = np.array(list(quality.values()))
         found = norm_errors(one, scores, sides, norms, who, threshold)

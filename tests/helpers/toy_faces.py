@@ -38,7 +38,7 @@ class Toy:
 
 def grouping(codes: NDArray[np.int64], names: Sequence[str]) -> Grouping:
     """Return groups of images by their codes."""
-    return Grouping(("group",), tuple((name,) for name in names), codes)
+    return Grouping(("group",), tuple(names), codes)
 
 
 def toy(

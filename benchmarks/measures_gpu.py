@@ -45,7 +45,6 @@ from facerec.training import SGD, Head, Recipe
 from facerec.training.distributed import Processes
 from facerec.training.learner import Learner
 from facerec.training.plan import backbone_flop, head_flop
-from facerec.training.prefetch import prefetched
 from facerec.training.sampler import GlobalBatchSampler
 from facerec.training.trainer import Trainer
 
@@ -701,7 +700,7 @@ def _loader(session: Session, data: Path, workers: int, name: str) -> list[Row]:
     loader = BatchLoader(
         dataset, sampler, workers=workers, pin_memory=session.device.type == "cuda"
     )
-    batches = prefetched(loader, session.device)
+    batches = (batch.images.to(session.device, non_blocking=True) for batch in loader)
     for _ in range(skipped):
         next(batches)
     session.wait()

@@ -70,7 +70,7 @@ def write_metrics(folder: Path) -> None:
     steps = {"total_steps": 8, "steps_per_epoch": 4}
     learner = SimpleNamespace(recipe=tiny_recipe(Path("nowhere")), **facts, **steps)
     monitor = Monitor(folder, learner)  # type: ignore[arg-type]
-    numbers = {name: torch.tensor(2.0) for name in ("loss", "norm_mean", "norm_variance")}
+    numbers = dict.fromkeys(("loss", "norm_mean", "norm_variance"), 2.0)
     monitor.record(1, numbers, lr=0.1)
 
 

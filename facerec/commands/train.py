@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -124,13 +123,9 @@ def _train(
     try:
         launches = {launch for launch in processes.gather_objects(runs.launch()) if launch}
         # Before the labels are read, which may take long.
-        validation, missing = processes.on_main(
-            functools.partial(without_missing, recipe.validation)
-        )
+        validation, missing = processes.on_main(without_missing, recipe.validation)
         begun, run = processes.on_main(find)
-        recipe = processes.on_main(
-            functools.partial(resolved, replace(recipe, validation=validation), run)
-        )
+        recipe = processes.on_main(resolved, replace(recipe, validation=validation), run)
         dataset = open_data(recipe, console)
         validator = PackValidator(recipe, processes) if recipe.validation.benches else None
         # The learner before the run, so that what cannot be trained at all leaves none behind.
@@ -154,6 +149,8 @@ def _train(
         raise
     skipped = trainer.all_skipped()
     if not trainer.interrupted:
+        if validator is not None and processes.is_main:
+            print_notes([*validator.misplaced(trainer.final_backbone)], console)
         if skipped:
             images = words.counted(len({item["index"] for item in skipped}), "image")
             console.print(f"{images} skipped; first: {skipped[0]['cause']}", style="yellow")

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from facerec.base.errors import DatasetError
-from facerec.comparison.image_sets import ImageSet, ordered, refuse_bench_name
+from facerec.comparison.image_sets import ImageSet, bench_error, ordered, refuse_bench_name
+from facerec.cosines.unit_rows import row_norms
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import read_embeddings
 
@@ -94,13 +95,13 @@ def open_features(config: FeatureData) -> FeatureSet:
             f"{path}: it names no classes, which a comparison needs; add an array (in a table a "
             "column) 'subjects' or 'labels', or embed records or folders of classes"
         )
-    usable = _has_direction(first.vectors)
+    usable = ~np.isnan(row_norms(first.vectors))  # of rows of zeros too
     named = first.subjects != ""
     files, second = [path], None
     if config.second_views is not None:
         files.append(Path(config.second_views))
         second = _second(files[1], path, first)
-        usable &= _has_direction(second)
+        usable &= ~np.isnan(row_norms(second))
     notes = []
     for lost, why in ((~usable, "have no features"), (usable & ~named, "have no class")):
         if count := int(lost.sum()):
@@ -125,10 +126,7 @@ def _read(path: Path) -> Embeddings:
     embeddings = read_embeddings(path, numbered=True)
     source = embeddings.note.get("source")
     if isinstance(source, dict) and source.get("kind") == "bench":
-        raise DatasetError(
-            f"{path}: these are features of a verification bench, and nothing may be selected on a "
-            "bench; compare on identities held out from a training set"
-        )
+        raise bench_error(path)
     return embeddings
 
 
@@ -146,9 +144,3 @@ def _second(path: Path, first_path: Path, first: Embeddings) -> Features:
             f"{first_path}; embed the same images with the same network for both files"
         )
     return second.vectors[rows]
-
-
-def _has_direction(vectors: Features) -> NDArray[np.bool_]:
-    """Tell which rows are finite and not zero, ``(N,)``."""
-    known = np.isfinite(vectors).all(axis=1) & (vectors != 0).any(axis=1)
-    return np.asarray(known, np.bool_)

@@ -26,7 +26,6 @@ from torch import nn
 from facerec.base.errors import ComparisonError, message_line
 from facerec.base.files import (
     check_no_links,
-    full_disk_sentence,
     open_file,
     parse_json,
     read_file,
@@ -107,12 +106,8 @@ def held(path: Path, wait: bool = False) -> Iterator[bool]:
         path: the lock's file, which stays.
         wait: until others let it go.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = open_file(path, "w")
-    except OSError as error:
-        raise ComparisonError(full_disk_sentence(path, error)) from error
-    with file:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open_file(path, "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:

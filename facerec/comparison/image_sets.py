@@ -181,7 +181,7 @@ def open_image_set(config: ImageData) -> ImageSet:
     refuse_bench_name(path)
     records = path.is_file() or any(path.glob("*.rec"))
     if path.suffix in _PACK_SUFFIXES or (any(path.glob("*.bin")) and not records):
-        raise _bench_error(path)
+        raise bench_error(path)
     if (path / LIST).is_file():
         return _read_list(path)
     source = RecordImages(path) if records else SubjectFolders(path)
@@ -205,10 +205,11 @@ def refuse_bench_name(path: Path) -> None:
         files = candidate.suffix in _FILE_SUFFIXES
         names += [candidate.stem, candidate.parent.name] if files else [candidate.name]
     if any(_BENCH.fullmatch(re.sub(r"[\W_]+", "_", name.lower())) for name in names):
-        raise _bench_error(path)
+        raise bench_error(path)
 
 
-def _bench_error(path: Path) -> DatasetError:
+def bench_error(path: Path) -> DatasetError:
+    """Return what refuses a bench."""
     return DatasetError(
         f"{path}: this is a verification bench, and nothing may be selected on a bench; compare on "
         "identities held out from a training set (records or a folder)"

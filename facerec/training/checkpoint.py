@@ -230,10 +230,9 @@ def load_checkpoint(
     with _damaged(checkpoint):
         reader = dcp.FileSystemReader(checkpoint)
         stored = reader.read_metadata().state_dict_metadata
-    wanted = tensors | {name: t for name, t in optional.items() if name in stored}
-    with _damaged(checkpoint):
+        wanted = tensors | {name: t for name, t in optional.items() if name in stored}
         dcp.load(wanted, storage_reader=reader, no_dist=processes.world_size == 1)
-    return {**state, "found": sorted(set(optional) & set(stored))}
+    return state
 
 
 def whole_checkpoints(folder: Path) -> list[Path]:

@@ -176,7 +176,7 @@ def teacher_targets(
         "format": FORMAT,
         "teacher": teacher.sha256,
         "preprocessing": to_dict(teacher.preprocessing),
-        "data": processes.on_main(lambda: _sha256_of_images(dataset, progress)),
+        "data": processes.on_main(_sha256_of_images, dataset, progress),
         "images": len(dataset),
         "image_size": list(dataset.image_size),
         "views": config.views,
@@ -202,7 +202,7 @@ def teacher_targets(
             squares = _embed(temporary, teacher, pictures, processes, workers, progress)
             # To a mean square of 1 in a dimension.
             facts |= {"scale": (squares or 1) ** -0.5, "assumed": list(teacher.assumed)}
-            processes.on_main(lambda: write_json(temporary / NOTE_FILE, facts))
+            processes.on_main(write_json, temporary / NOTE_FILE, facts)
         processes.on_main(stack.close)
     return TeacherTargets(folder)
 

@@ -47,8 +47,8 @@ class Processes:
             dist.broadcast_object_list(box, src=0)
         return box[0]
 
-    def on_main(self, function: Callable[[], Any]) -> Any:
-        """Run ``function`` on rank 0 and return its value on every rank.
+    def on_main(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call ``function`` on rank 0 and return its value on every rank.
 
         Raises:
             FacerecError: the one that it raised on rank 0, on every rank, so that none waits.
@@ -56,7 +56,7 @@ class Processes:
         outcome = None
         if self.is_main:
             try:
-                outcome = function()
+                outcome = function(*arguments)
             except FacerecError as error:
                 outcome = error
         outcome = self.broadcast_object(outcome)

@@ -132,7 +132,7 @@ def start_from_weights(recipe: Recipe, backbone: nn.Module, processes: Processes
         FacerecError: the file is missing, damaged, holds NaN, belongs to another architecture, or
             was trained on otherwise prepared pixels; the same sentence on every rank.
     """
-    start: Start = processes.on_main(lambda: _load(recipe, backbone))
+    start: Start = processes.on_main(_load, recipe, backbone)
     if processes.world_size > 1:
         for tensor in backbone.state_dict().values():
             dist.broadcast(tensor, src=0)

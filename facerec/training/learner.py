@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.amp import GradScaler
 
 from facerec.backbones import create_backbone, recompute_activations
@@ -27,7 +27,6 @@ from facerec.training.finetuning import Freezing, rate_factors
 from facerec.training.initialization import Start, set_class_means, start_from_weights
 from facerec.training.network import FromPixels, data_parallel, explained
 from facerec.training.optimization import parameter_groups, set_learning_rate
-from facerec.training.prefetch import on_device
 from facerec.training.recipe import Recipe
 from facerec.training.row_update import RowUpdate
 from facerec.training.sampler import GlobalBatchSampler
@@ -154,8 +153,12 @@ class Learner:
         set_learning_rate(self.stepper.optimizer, self.lr)
         self.freezing.begin(self.step)
         self.stepper.frozen = bool(self.freezing.whole)
-        batch = on_device(batch, self.device)
-        figures = self.stepper.take(batch.images, batch.labels, batch.targets)
+
+        def here(tensor: Tensor) -> Tensor:
+            return tensor.to(self.device, non_blocking=True)
+
+        targets = None if batch.targets is None else here(batch.targets)
+        figures = self.stepper.take(here(batch.images), here(batch.labels), targets)
         if self.average is not None:
             self.average.update(self.step)
         return figures

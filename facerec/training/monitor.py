@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from facerec.base.devices import HostCopy
-from facerec.base.errors import FacerecError, TrainingError, message_line
+from facerec.base.errors import TrainingError, message_line
 from facerec.base.files import LIST, atomic_path, full_disk_sentence, open_file, read_file
 from facerec.base.recipe import to_dict
-from facerec.heads.output import Figures
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,26 +25,16 @@ _SECONDS = 10.0
 """Least time between two lines of a log file."""
 
 
-def late(*values: torch.Tensor) -> HostCopy:
-    """Return scalars on their way from the device to the host, float32 ``(k,)``.
-
-    Args:
-        values: tensors of one element, on one device.
-    """
-    return HostCopy(torch.stack([value.detach().float() for value in values]))
-
-
 class Monitor:
     """Collects what the steps return and shows it, on the main process only.
 
-    Values are read from the device every ``log_every`` steps and at the end of each epoch; from a
-    GPU a step late, so that it always has work queued. As a context manager it opens and closes
+    Figures are written every ``log_every`` steps and at the end of each epoch, which leaves a line
+    on the terminal, or in the log file of a batch system. As a context manager it opens and closes
     the display and the files.
 
     Args:
         folder: the run's folder for ``metrics.jsonl``; None writes nothing.
         learner: takes the steps, of which some may be done; its recipe says how often to log.
-        losses: of those of these steps that no line tells of yet.
         console: where the display goes; None shows nothing.
         logger: gets the same figures, of a run with a folder.
     """
@@ -57,7 +43,6 @@ class Monitor:
         self,
         folder: Path | None,
         learner: Learner,
-        losses: Sequence[float] = (),
         console: Console | None = None,
         logger: Logger | None = None,
     ) -> None:
@@ -67,8 +52,8 @@ class Monitor:
         self.console = console if self.active else None
         self.total_steps, self.steps_per_epoch = learner.total_steps, learner.steps_per_epoch
         self.last: dict[str, float] = {}
-        self._losses = [torch.tensor(loss, device=learner.device) for loss in losses]
-        self._late: tuple[int, list[str], HostCopy, dict[str, float]] | None = None
+        self.losses: list[float] = []
+        """Of the steps since the last line, for those who go on from here."""
         self._logged_step, self._logged_at = learner.step, time.perf_counter()
         self._printed_at = -math.inf
         self._display: Progress | None = None
@@ -92,8 +77,6 @@ class Monitor:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if error is None or isinstance(error, FacerecError):
-            self._tell()
         if self._display is not None:
             self._display.stop()
             self._display = None
@@ -109,57 +92,33 @@ class Monitor:
         """
         return not (step % self.recipe.log_every and step % self.steps_per_epoch)
 
-    def record(self, step: int, figures: Figures, lr: float) -> None:
-        """Take the result of one step, and show and write it if that `is_due`."""
+    def record(self, step: int, figures: Mapping[str, float], lr: float) -> None:
+        """Take the figures of one step, and show and write them if that `is_due`."""
         if not self.active:
             return
-        self._tell()
-        self._losses.append(figures["loss"])
+        self.losses.append(figures["loss"])
         self._show(completed=step)
         if not self.is_due(step):
             return
-        figures = figures | {"loss": torch.stack(self._losses).mean()}
-        self._losses.clear()
+        values = {**figures, "loss": sum(self.losses) / len(self.losses)}
+        self.losses.clear()
+        skipped = int(values.pop("skipped", 0))
         now = time.perf_counter()
         images = (step - self._logged_step) * self.recipe.batch_size
-        rest = {"lr": lr, "images_per_second": images / max(now - self._logged_at, 1e-9)}
+        speed = images / max(now - self._logged_at, 1e-9)
         self._logged_at, self._logged_step = now, step
-        self._late = step, list(figures), late(*figures.values()), rest
-        if self._late[2].here:
-            self._tell()
-
-    @property
-    def losses(self) -> list[float]:
-        """The losses of the steps since the last line, for those who go on from here."""
-        self._tell()
-        return [float(loss) for loss in self._losses]
-
-    def _tell(self) -> None:
-        """Show and write the figures that wait for it, if any do."""
-        if self._late is None:
-            return
-        (step, names, figures, rest), self._late = self._late, None
-        values = dict(zip(names, figures.read().tolist(), strict=True))
-        skipped = int(values.pop("skipped", 0))
         deviation = math.sqrt(max(values["norm_variance"], 0.0))
         cv = deviation / max(values["norm_mean"], 1e-12)
-        self.last = values | rest | {"norm_cv": cv}
+        self.last = {**values, "lr": lr, "images_per_second": speed, "norm_cv": cv}
         self._write("train", step, **self.last, skipped=skipped)
         finite = {name: value for name, value in self.last.items() if math.isfinite(value)}
         self._log("log", finite | {"skipped": skipped}, step)
         self._show(description=self._line())
-        if (
-            self._display is None
-            and time.perf_counter() - self._printed_at >= _SECONDS
-            and step % self.steps_per_epoch  # else the epoch's line tells the same
-        ):
-            self._print(f"step {step:,}/{self.total_steps:,}")
-
-    def end_epoch(self, epoch: int) -> None:
-        """Leave one line per epoch on the terminal (or in the log file of a batch system)."""
-        self._tell()
-        if self.last:
+        epoch, within = divmod(step, self.steps_per_epoch)
+        if not within:
             self._print(f"epoch {epoch}/{self.recipe.epochs}")
+        elif self._display is None and time.perf_counter() - self._printed_at >= _SECONDS:
+            self._print(f"step {step:,}/{self.total_steps:,}")
 
     def _show(self, **fields: Any) -> None:
         if self._display is not None:
@@ -182,7 +141,6 @@ class Monitor:
         """Write the figures of every pack and print its accuracy."""
         if not self.active:
             return
-        self._tell()
         for name, result in results.items():
             self._write("validation", step, epoch=epoch, **result.to_json())
             if result.accuracy is None:  # fewer pairs than folds
@@ -195,12 +153,6 @@ class Monitor:
                 self.console.print(text, highlight=False)
         # Validation is no training time.
         self._logged_at, self._logged_step = time.perf_counter(), step
-
-    def note(self, *sentences: str) -> None:
-        """Print what a user should know."""
-        if self.console is not None:
-            for text in sentences:
-                self.console.print(f"note: {text}", style="yellow", highlight=False, soft_wrap=True)
 
     def _write(self, kind: str, step: int, **values: Any) -> None:
         if self.path is not None:

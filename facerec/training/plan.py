@@ -94,8 +94,7 @@ def plan_step(
         "backbone: gradients": 4 * learned,
         "backbone: optimizer state": state * learned,
         "activations": _activations(recipe, micro_batch, precision),
-        # A GPU holds the next batch too, see `prefetched`.
-        "images": share * PIXELS * (2 if device == "cuda" else 1),
+        "images": share * PIXELS,
         "head: class centres": 4 * classes * centers * size,
         "head: optimizer state": state * classes * centers * size,
         "head: gradient": 4 * visited * centers * size if kept else 0,

@@ -29,12 +29,12 @@ from facerec.base.errors import CheckpointError, TrainingError
 from facerec.base.files import write_json
 from facerec.base.recipe import from_dict, to_dict
 from facerec.embedding.torch_model import save_model
+from facerec.heads.output import Figures
 from facerec.records.dataset import Batch, BatchLoader, Skipped
 from facerec.training import checkpoint
 from facerec.training.learner import Learner
-from facerec.training.monitor import Monitor, late
+from facerec.training.monitor import Monitor
 from facerec.training.network import explained
-from facerec.training.prefetch import prefetched
 from facerec.training.state import SavedFacts
 
 if TYPE_CHECKING:
@@ -79,15 +79,15 @@ class Trainer:
         self.skipped: list[Skipped] = []
         self.best_accuracy = -1.0
         self.stop_signal: int | None = None
-        self._losses: tuple[float, ...] = ()  # of steps before a resumed run's that no line tells
         self._at_once = False  # whether a signal may end training where it is
         self._asked: HostCopy | None = None  # whether a rank is to stop
+        self._waiting: tuple[int, list[str], HostCopy, float] | None = None  # figures of a step
         self.warnings = list(learner.warnings)
 
     @functools.cached_property
     def monitor(self) -> Monitor:
         """Receives metrics and draws progress, from the step that the run is at when it is made."""
-        return Monitor(self.folder, self.learner, self._losses, self.console, self.logger)
+        return Monitor(self.folder, self.learner, self.console, self.logger)
 
     # ---------------------------------------------------------------- the run
 
@@ -108,7 +108,6 @@ class Trainer:
         self.learner.initialize()
         if self._is_done() or (max_steps is not None and self.learner.step >= max_steps):
             return
-        pending: tuple[int, HostCopy] | None = None
         with (
             self._signals(),
             self.monitor,
@@ -124,20 +123,12 @@ class Trainer:
                 self.skipped += batch.skipped
                 figures = self.learner.train_step(batch)
                 self._at_once = False
-                present = self.learner.step, late(figures["loss"], figures["norm_mean"])
-                if pending:  # a step late, so that the device always has a step to work on
-                    self._check_finite(*pending)
-                pending = present
                 if self.monitor.is_due(self.learner.step):
                     figures["skipped"] = self._count_skipped()
-                self.monitor.record(self.learner.step, figures, self.learner.lr)
+                self._record_late(figures)
                 stopping = self._stopping() or self.learner.step == max_steps
-                finished = self.learner.step == self.learner.total_steps
-                epoch, within = divmod(self.learner.step, self.learner.steps_per_epoch)
-                if not within:
-                    self.monitor.end_epoch(epoch)
-                if stopping or finished or self._checkpoint_is_due():
-                    self._check_finite(*pending)
+                if stopping or self._checkpoint_is_due():
+                    self._record_waiting()
                     self.save_checkpoint()
                 if stopping:
                     break
@@ -147,8 +138,6 @@ class Trainer:
                     self.validate()
             if self.learner.step == self.learner.total_steps:
                 self.validate()
-                if self.validator is not None and self.processes.is_main:
-                    self.monitor.note(*self.validator.misplaced(self.final_backbone))
                 if self._writer is not None:
                     self._writer.wait()
                 if self.learner.average is not None:
@@ -239,7 +228,7 @@ class Trainer:
             workers=min(self.recipe.workers, available_cores()),
             pin_memory=self.learner.device.type == "cuda",
         )
-        return prefetched(loader, self.learner.device)
+        return iter(loader)
 
     def _write_skipped(self) -> None:
         """List the images that could not be used in ``skipped.json`` (those of all ranks)."""
@@ -260,8 +249,26 @@ class Trainer:
         shares = self.processes.gather_objects(self.skipped)
         return [dataclasses.asdict(item) for share in shares for item in share]
 
-    def _check_finite(self, step: int, figures: HostCopy) -> None:
-        loss, norm = figures.read().tolist()
+    def _record_late(self, figures: Figures) -> None:
+        """Record the last step's figures, and leave this one's on their way from a GPU.
+
+        So the device always has a step to work on.
+        """
+        copy = _late(*figures.values())
+        self._record_waiting()
+        self._waiting = self.learner.step, list(figures), copy, self.learner.lr
+        if copy.here:
+            self._record_waiting()
+
+    def _record_waiting(self) -> None:
+        """Check and record the figures that wait for it, if any do."""
+        if self._waiting is not None:
+            (step, names, copy, lr), self._waiting = self._waiting, None
+            figures = dict(zip(names, copy.read().tolist(), strict=True))
+            self._check_finite(step, figures["loss"], figures["norm_mean"])
+            self.monitor.record(step, figures, lr)
+
+    def _check_finite(self, step: int, loss: float, norm: float) -> None:
         if math.isfinite(loss) and math.isfinite(norm):
             return
         if self._writer is not None:
@@ -347,7 +354,7 @@ class Trainer:
             return stop
         asked, self._asked = self._asked, None
         if self.learner.step % self.recipe.log_every == 0:
-            self._asked = late(self.processes.largest(float(stop)))
+            self._asked = _late(self.processes.largest(float(stop)))
         return asked is not None and bool(asked.read() > 0)
 
     # ---------------------------------------------------------------- checkpoints
@@ -373,7 +380,7 @@ class Trainer:
             {
                 "world_size": self.processes.world_size,
                 "best_accuracy": self.best_accuracy,
-                "losses": self.monitor.losses,
+                "losses": list(self.monitor.losses),
                 "benches": list(self.recipe.validation.benches),
                 "scaler": self.learner.stepper.scaler.state_dict(),
                 "skipped_images": self.all_skipped(),
@@ -399,12 +406,11 @@ class Trainer:
         self.learner.state.create_optimizer_state()
         tensors, own = self.learner.state.tensors(), self.learner.state.random()
         state = checkpoint.load_checkpoint(newest, tensors, own, self.processes)
-        if state.pop("found"):
-            self.learner.state.set_random(own)
+        self.learner.state.set_random(own)  # on another number of ranks as they are
         saved = from_dict(SavedFacts, state, str(newest / checkpoint.STATE_FILE))
         self.learner.stepper.scaler.load_state_dict(dict(saved.scaler))
         self.learner.stepper.step = saved.step
-        self._losses = saved.losses
+        self.monitor.losses += saved.losses
         head = self.learner.head
         if head is not None and self.recipe.head.kernel == "auto":
             head.keep_kernel(saved.kernel, saved.kernel_shape)
@@ -417,3 +423,8 @@ class Trainer:
             self.best_accuracy = saved.best_accuracy
         if self.processes.is_main:
             self.skipped = list(saved.skipped_images)
+
+
+def _late(*values: torch.Tensor) -> HostCopy:
+    """Return scalars of one device on their way to the host, float32 ``(k,)``."""
+    return HostCopy(torch.stack([value.detach().float() for value in values]))

@@ -13,13 +13,9 @@ import torch.distributed as dist
 from facerec.base.devices import has_fast_bf16
 from facerec.heads import AdaFace, CosFace
 from facerec.heads.collectives import all_gather, all_reduce_, gather_batch
-from facerec.records import BatchLoader
 from facerec.training import AdamW, Head
-from facerec.training.prefetch import prefetched
-from facerec.training.sampler import GlobalBatchSampler
 from facerec.verification.scoring import score_all_pairs
 from tests.cuda.small import (
-    Patches,
     a_batch,
     assert_same,
     no_host_waits,
@@ -148,23 +144,6 @@ def test_a_group_of_one_rank(device: torch.device, tmp_path: Path) -> None:
         assert_same(state(alone), state(trainer))
     finally:
         dist.destroy_process_group()
-
-
-def test_batches_arrive_in_order_while_the_device_works(device: torch.device) -> None:
-    dataset = Patches()
-
-    def sampler() -> GlobalBatchSampler:
-        return GlobalBatchSampler(len(dataset), 16, epochs=2)
-
-    pinned = device.type == "cuda"
-    expected = list(BatchLoader(dataset, sampler()))
-    busy = torch.randn(2000, 2000, device=device)
-    found = prefetched(BatchLoader(dataset, sampler(), pin_memory=pinned), device)
-    for want, got in zip(expected, found, strict=True):
-        busy = busy @ busy / 2000  # the copy must not be used before it is done
-        assert got.images.device.type == device.type
-        assert torch.equal(got.images.cpu(), want.images)
-        assert torch.equal(got.labels.cpu(), want.labels)
 
 
 def test_all_pairs(device: torch.device) -> None:

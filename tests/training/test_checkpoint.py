@@ -90,7 +90,7 @@ def test_training_goes_on_while_a_copy_is_written(tmp_path: Path, gate: Gate) ->
     assert names(tmp_path) == ["step-00000003"]
     assert_is(tmp_path / "step-00000003", 3)
     facts = checkpoint.load_checkpoint(tmp_path / "step-00000003", state(0), {}, ALONE)
-    assert facts == {"step": 3, "note": "x", "found": []}
+    assert facts == {"step": 3, "note": "x"}
     assert not any(thread.name == "checkpoint" for thread in threading.enumerate())
 
 

@@ -67,74 +67,52 @@ def assert_same(config: Optimizer, updates: RowUpdate, expected: OwnMatrix) -> N
         assert torch.equal(state[name], value), name
 
 
+CUTS = [("float64", 1, True), ("float32", 1, True), ("bf16", 1, True)]
+"""Numbers, micro-batches of a step, and whether it is taken in the last one's backward pass."""
+
+
 @pytest.mark.parametrize("rate", [1.0, 0.4])
 @pytest.mark.parametrize("config", OPTIMIZERS, ids=str)
-@pytest.mark.parametrize("kind", ["float64", "float32", "bf16"])
-def test_steps_in_backward_are_the_separate_ones(config: Optimizer, rate: float, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "count", "at_once"), [*CUTS, ("float64", 3, True), ("float64", 3, False)]
+)
+def test_steps_in_backward_are_the_separate_ones(
+    config: Optimizer, rate: float, kind: str, count: int, at_once: bool
+) -> None:
     """To the last bit, over several steps, with a margin that goes to all logits among others."""
     dtype = torch.float64 if kind == "float64" else torch.float32
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(40, SIZE, generator=generator, dtype=dtype)
     for chunk, margin in ((1, ArcFace()), (7, SphereFaceR(version="v2")), (500, CosFace())):
-        weight, optimizer, updates = updated(config, start)
+        weight, optimizer, updates = updated(config, start, at_once)
         expected = OwnMatrix(config, start)
         for number in range(3):
-            x = torch.randn(6, SIZE, generator=generator, dtype=dtype).requires_grad_()
             rows = torch.arange(40)
             if rate < 1:
                 rows = torch.randperm(40, generator=generator)[:16].sort().values
-            column = torch.randint(len(rows), (6,), generator=generator)
             settings = TileSettings(reduced=kind == "bf16", chunk=chunk)
             options = {"settings": settings, "rows": rows if rate < 1 else None}
             lr = 0.1 / (number + 1)  # as a schedule does
             for group in optimizer.param_groups:
                 group["lr"] = lr
-
-            plain = nn.Parameter(expected.weight.clone())
-            loss = margin_softmax(x, plain, column, margin, **options).loss
-            gradient, reference = torch.autograd.grad(loss, (x, plain))
-            if reference.is_sparse:
-                reference = reference._values()
+            plain, reference = nn.Parameter(expected.weight.clone()), torch.zeros(())
+            for position in range(count):
+                x = torch.randn(6, SIZE, generator=generator, dtype=dtype).requires_grad_()
+                column = torch.randint(len(rows), (6,), generator=generator)
+                loss = margin_softmax(x, plain, column, margin, **options).loss
+                gradient, own = torch.autograd.grad(loss, (x, plain))
+                reference = reference + (own._values() if own.is_sparse else own)
+                last = position == count - 1
+                update = updates.gradients(last)
+                margin_softmax(x, weight, column, margin, update=update, **options).loss.backward()
+                assert torch.equal(x.grad, gradient)
+                if not (last and at_once):  # what is kept is where everybody looks for it
+                    kept = weight.grad._values() if rate < 1 else weight.grad
+                    assert torch.equal(kept, reference)
             expected.step(rows, reference, lr)
-
-            update = updates.gradients(last=True)
-            loss = margin_softmax(x, weight, column, margin, update=update, **options).loss
-            optimizer.zero_grad()
-            loss.backward()
-            assert weight.grad is None and x.grad is not None
-            optimizer.step()  # nothing is left for it
-            assert torch.equal(x.grad, gradient)
+            optimizer.step()  # of which nothing may be left for it
+            assert weight.grad is None
             assert_same(config, updates, expected)
-
-
-@pytest.mark.parametrize("at_once", [True, False])
-@pytest.mark.parametrize("rows", [None, torch.tensor([1, 4, 5, 11])])
-def test_micro_batches_add_up(at_once: bool, rows: Tensor | None) -> None:
-    config, generator = AdamW(lr=0.01), torch.Generator().manual_seed(0)
-    start = torch.randn(12, SIZE, generator=generator, dtype=torch.float64)
-    weight, optimizer, updates = updated(config, start, at_once)
-    expected = OwnMatrix(config, start)
-    plain = nn.Parameter(start.clone())
-    for _ in range(3):
-        reference = torch.zeros_like(start)
-        plain.data = expected.weight.clone()
-        for position in range(3):
-            x = torch.randn(6, SIZE, generator=generator, dtype=torch.float64)
-            column = torch.randint(4, (6,), generator=generator)
-            options: dict[str, Any] = {"settings": TileSettings(chunk=3), "rows": rows}
-            loss = margin_softmax(x, plain, column, ArcFace(), **options).loss
-            reference += torch.autograd.grad(loss, plain)[0]
-            last = position == 2
-            update = updates.gradients(last)
-            margin_softmax(x, weight, column, ArcFace(), update=update, **options).loss.backward()
-            if not (last and at_once):  # what is kept is where everybody looks for it
-                assert weight.grad is not None and weight.grad.is_sparse == (rows is not None)
-                assert torch.equal(weight.grad.to_dense(), reference)
-        optimizer.step()
-        assert weight.grad is None
-        visited = torch.arange(12) if rows is None else rows
-        expected.step(visited, reference[visited], config.lr)
-        assert_same(config, updates, expected)
 
 
 def test_a_step_that_a_scaler_calls_off_changes_nothing() -> None:

@@ -32,6 +32,7 @@ from facerec.base.files import (
 from facerec.base.libraries import cv2
 from facerec.records.dataset import FaceDataset
 from facerec.records.shards import is_pattern, shard_paths
+from facerec.records.table_images import is_tables
 from facerec.records.training_set import Data, Part
 from facerec.training import checkpoint
 from facerec.training.distributed import Processes
@@ -328,7 +329,7 @@ def _facts_of_data(recipe: Recipe, dataset: FaceDataset) -> dict[str, Any]:
 def fingerprint(path: Path) -> dict[str, Any]:
     """Identify a training set without reading all of it: sizes, and hashes of the small files."""
     if is_pattern(path):
-        files = shard_paths(path, ".tar")
+        files = shard_paths(path, ".parquet" if is_tables(path) else ".tar")
     else:
         files = sorted(path.iterdir()) if path.is_dir() else [path, path.with_suffix(".idx")]
     return {

@@ -167,9 +167,9 @@ def _subjects(source: Path, opened: Opened | None, stored: Embeddings | None) ->
     if opened is not None:
         names = None if inferred else opened.subjects()
     if names is None:
-        known = ", or by its same pairs alone" if inferred else ""
+        who = "only its same pairs tell" if inferred else "it does not say"
         raise DatasetError(
-            f"{source}: it does not say who is on its images{known}; name a table with the columns "
+            f"{source}: {who} who is on its images; name a table with the columns "
             "image_id,subject_id with --subjects"
         )
     return names

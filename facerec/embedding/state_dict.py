@@ -147,6 +147,6 @@ def _check_archive(path: Path) -> None:
     stored = all(member.compress_type == zipfile.ZIP_STORED for member in members)
     if not stored or sum(member.file_size for member in members) > path.stat().st_size:
         raise ModelError(
-            f"{path}: its parts are compressed or overlap, which torch.save never writes; save "
-            "the weights again"
+            f"{path}: its parts are compressed, as those of a TorchScript program, or overlap; "
+            "save the model's state_dict() alone"
         )

@@ -43,6 +43,7 @@ from facerec.export.quantize import int8_calibration_data, quantize_int8
 from facerec.export.triton import model_id, triton_config
 from facerec.report.folders import check_replaceable
 from facerec.report.tidy import records
+from facerec.report.words import number
 from facerec.verification import Bench, VerificationResult, evaluate_bench
 from facerec.verification.compare import compare
 from facerec.verification.result import PairedComparison
@@ -182,7 +183,7 @@ def _write_all(
             change = 100 * (cost["int8"] - cost["float32"])
             if -change > options.max_loss and not left_out:
                 reason = (
-                    f"its accuracy on {cost['bench']} changes by {change:+.2f} points, more than "
+                    f"its accuracy on {cost['bench']} changes by {number(change, '+.2f')} points, more than "
                     f"the {options.max_loss:g} of --max-loss"
                 )
                 left_out = [{"name": "int8", "reason": reason}]

@@ -11,6 +11,7 @@ import cv2
 import helpers.tiny_training  # noqa: F401  (its backbone)
 import numpy as np
 import pytest
+from helpers.toy_packs import make_pack
 from pytest import CaptureFixture, MonkeyPatch
 
 import facerec
@@ -196,6 +197,7 @@ def test_verify_judges_it_on_pairs(place: Path, capsys: CaptureFixture) -> None:
         (["--people", "toy.npz"], "--out"),
         (["--people", "toy.npz", "--group", "kind", "--out", "c.json"], "--subjects"),
         (["--people", "nobody.npz", "--out", "c.json"], "who is on its images"),
+        (["--bench", "pack.bin", "--out", "c.json"], "only its same pairs"),
         (["--people", "unknown.npz", "--out", "c.json"], "which model"),
         (["--people", "few.npz", "--out", "c.json"], "people"),
         (["--people", "alike.npz", "--out", "c.json"], "do not separate"),
@@ -207,6 +209,7 @@ def test_verify_judges_it_on_pairs(place: Path, capsys: CaptureFixture) -> None:
 def test_what_cannot_be_calibrated_is_one_sentence(
     place: Path, refused: Refused, arguments: list[str], words: str
 ) -> None:
+    make_pack(Path("pack.bin"))
     write_embeddings("nobody.npz", replace(toy(), subjects=None))
     write_embeddings("unknown.npz", replace(toy(), note={}))
     write_embeddings("few.npz", toy(keep=slice(6)))

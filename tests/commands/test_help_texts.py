@@ -42,7 +42,7 @@ def test_help_is_of_sentences_that_fit(
     text, options = read_help(capsys, monkeypatch, command, "--help-all")
     assert f"\nusage: facerec {command} " in text
     assert [line for line in text.splitlines() if len(line) > 80] == []
-    assert len(options) >= 3
+    assert len(options) >= 2
     for option, words in options.items():
         assert "None" not in option and "(default: None)" not in words, option
         assert option == "-h, --help" or re.match("[A-Z0-9]", words), (option, words)

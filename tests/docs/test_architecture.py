@@ -99,8 +99,7 @@ def test_an_addition_works(add, package: Path) -> None:
 @pytest.mark.integration
 def test_a_comparison_takes_the_added_loss(package: Path) -> None:
     loss(package)
-    recipe = package.parent / "recipes/compare/spread.py"
-    shutil.copytree(ROOT / "recipes/compare", recipe.parent)
+    recipe = package.parent / "spread.py"
     recipe.write_text(BLOCKS["spread.py"])
     program = (
         "import sys\nfrom facerec.comparison import Comparison\n"

@@ -64,7 +64,7 @@ def test_two_whole_copies_and_what_is_no_state_dict_are_refused(tmp_path: Path) 
         own_names("w.pth", twice, "ab")
     layer = torch.nn.Linear(2, 3)
     torch.jit.trace(layer, torch.ones(1, 2)).save(tmp_path / "w.pt")
-    assert "save the weights again" in refusal(tmp_path / "w.pt")
+    assert "TorchScript" in refusal(tmp_path / "w.pt")
     for content in (layer, (layer.state_dict(), 3), {"epoch": 3}):
         torch.save(content, tmp_path / "w.pth")
         assert "state_dict()" in refusal(tmp_path / "w.pth")
@@ -91,4 +91,4 @@ def test_a_small_file_does_not_become_a_large_one(tmp_path: Path) -> None:
         for member in source.namelist():
             archive.writestr(member, source.read(member), zipfile.ZIP_DEFLATED)
     assert path.stat().st_size < 1 << 14
-    assert "its parts are compressed or overlap" in refusal(path)
+    assert "its parts are compressed" in refusal(path)

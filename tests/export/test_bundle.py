@@ -302,7 +302,7 @@ def test_an_int8_file_that_loses_too_much_is_not_written(
         assert report.note["left_out"] == [] and "left out" not in card
     else:
         (entry,) = report.note["left_out"]
-        assert re.search(r"on toy .*-0\.21 points.*0\.2 of --max-loss", entry["reason"])
+        assert re.search(r"on toy .*−0\.21 points.*0\.2 of --max-loss", entry["reason"])
         assert "int8 was left out" in card
 
 

@@ -32,6 +32,7 @@ from facerec.training.run import (
     FREE_TO_CHANGE,
     check_same_run,
     find_folder,
+    fingerprint,
     new_folder,
     write_manifest,
 )
@@ -202,6 +203,15 @@ def test_other_data_of_the_same_size_is_refused(tmp_path: Path, data: Path) -> N
 
 
 # ---------------------------------------------------------------- manifest
+
+
+@pytest.mark.parametrize("suffix", [".tar", ".parquet"])
+def test_all_files_of_a_pattern_are_identified(tmp_path: Path, suffix: str) -> None:
+    names = [f"train-{number}{suffix}" for number in range(2)]
+    for name in names:
+        (tmp_path / name).write_bytes(b"abc")
+    found = fingerprint(tmp_path / f"train-*{suffix}")
+    assert found["files"] == {name: {"bytes": 3} for name in names}
 
 
 def test_the_manifest_says_what_a_repetition_needs(tmp_path: Path, data: Path) -> None:

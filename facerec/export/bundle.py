@@ -183,8 +183,8 @@ def _write_all(
             change = 100 * (cost["int8"] - cost["float32"])
             if -change > options.max_loss and not left_out:
                 reason = (
-                    f"its accuracy on {cost['bench']} changes by {number(change, '+.2f')} points, more than "
-                    f"the {options.max_loss:g} of --max-loss"
+                    f"its accuracy on {cost['bench']} changes by {number(change, '+.2f')} points, "
+                    f"more than the {options.max_loss:g} of --max-loss"
                 )
                 left_out = [{"name": "int8", "reason": reason}]
         if not left_out:

@@ -79,9 +79,9 @@ class Coarse:
 def copy_of(rows: UnitRows, kind: Kind) -> Coarse:
     """Return the copy of rows in a number format, which is made when it is first asked for."""
     with rows.lock:
-        if kind not in rows.copies:
-            rows.copies[kind] = Coarse(rows, kind)
-        return rows.copies[kind]
+        copy: Coarse = rows.copies.get(kind) or Coarse(rows, kind)
+        rows.copies[kind] = copy
+        return copy
 
 
 def _scale(sample: NDArray[np.float64]) -> float:

@@ -9,16 +9,13 @@ is zero or not finite has no cosine.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from facerec.base.errors import MetricError
 from facerec.base.large_arrays import empty
-
-if TYPE_CHECKING:  # lengths need no torch
-    from facerec.cosines.coarse import Coarse
 
 Pairs = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
 """Rows and columns of pairs, and their scores."""
@@ -108,7 +105,7 @@ class UnitRows:
             and matrix.dtype == np.float32
             and bool((np.abs(self.norms - 1) < 2.0**-20).all())
         )
-        self.copies: dict[Kind, Coarse] = {}
+        self.copies: dict[Kind, Any] = {}  # kept by `facerec.cosines.coarse.copy_of`
         self.lock = threading.Lock()
 
     def __len__(self) -> int:

@@ -138,7 +138,7 @@ class _Cutter:
         known = None if self.model is None else self.model.describe()
         limit = None if self.known is None else self.known.limit
         about = {"align": self.aligner.describe(), "model": known, "limit": limit}
-        photos = {"photos": self.photos.names_sha256(), "all": self.every}
+        photos = {"photos": self.photos.names_sha256(), "faces": self.every}
         return job_identity({**about, **photos})
 
     def __call__(self, i: int) -> Line:

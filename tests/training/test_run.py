@@ -31,7 +31,6 @@ from facerec.training.run import (
     FREE_TO_CHANGE,
     check_same_run,
     find_folder,
-    fingerprint,
     new_folder,
     write_manifest,
 )
@@ -199,16 +198,6 @@ def test_other_data_of_the_same_size_is_refused(tmp_path: Path, data: Path) -> N
 
 
 # ---------------------------------------------------------------- manifest
-
-
-@pytest.mark.parametrize("suffix", [".tar", ".parquet"])
-def test_a_pattern_is_known_by_its_files(tmp_path: Path, suffix: str) -> None:
-    names = [f"s-{number}{suffix}" for number in range(2)]
-    for name in names:
-        (tmp_path / name).write_bytes(b"12345")
-    for pattern in ("s-*", "s-{0..1}"):
-        files = fingerprint(tmp_path / f"{pattern}{suffix}")["files"]
-        assert files == {name: {"bytes": 5} for name in names}
 
 
 def test_the_manifest_says_what_a_repetition_needs(tmp_path: Path, data: Path) -> None:

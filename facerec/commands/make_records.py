@@ -73,23 +73,22 @@ def make_records(
         for line in repair_records(source, out):
             print(line)
         return
-    if out is None and photos.crops is None:
+    if (target := out or photos.crops) is None:
         raise DatasetError("nothing says where to write; give --out")
-    if out is not None and not unpack and (out / "train.rec").exists() and not force:
+    if (target / "train.rec").exists() and not unpack and not force:
         raise DatasetError(
-            f"{out}: holds a train.rec already; choose another --out, or replace it by --force"
+            f"{target}: holds a train.rec already; choose another --out, or replace it by --force"
         )
     from facerec.records import make
 
     with progress_bar(Console(stderr=True)) as progress:
         if photos.align is not None:
             made = _from_photos(source, out, photos, on_error, progress)
-        elif apply is not None and out is not None:
-            made = make.apply_proposals(source, apply, out, on_error=on_error, progress=progress)
+        elif apply is not None:
+            made = make.apply_proposals(source, apply, target, on_error=on_error, progress=progress)
         else:
-            assert out is not None  # as there is no --crops
             write = make.export_folder if unpack else make.make_records
-            made = write(source, out, on_error=on_error, progress=progress)
+            made = write(source, target, on_error=on_error, progress=progress)
     for cause in made.skipped:
         print(f"left out: {cause}")
     for note in made.notes:

@@ -76,10 +76,8 @@ class Augmentation(Checked):
         """
         # One number per change whatever its probability: switching one change on leaves the
         # decisions about the others alone.
-        a = self
-        each = [a.flip, a.crop, a.low_resolution, a.blur, a.photometric, a.affine]
-        decided: np.ndarray = decision_numbers(seed, epoch, indices) < each
-        return decided
+        each = [self.flip, self.crop, self.low_resolution, self.blur, self.photometric, self.affine]
+        return np.less(decision_numbers(seed, epoch, indices), each)
 
     def __call__(self, image: np.ndarray, seed: int, epoch: int, index: int) -> np.ndarray:
         """Return the changed image of one sample; the given one stays as it is.

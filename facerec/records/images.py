@@ -341,7 +341,9 @@ class SubjectFolders(FolderImages):
             )
         if beside := int((inside == 0).sum()):
             self.notes = [*self.notes, f"{path}: {beside:,} images beside the folders are left out"]
-        self._files, self._labels = self._files[inside == 1], self.labels[inside == 1]
+        # A new array, as wide as its own names are, of which the hash is taken.
+        self._files = np.array(self._files[inside == 1].tolist())
+        self._labels = self.labels[inside == 1]
         check_unique(np.array(self.class_names), str(path), "folders of subjects")
 
 

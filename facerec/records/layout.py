@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
@@ -115,14 +116,12 @@ class RecordImages(ImageSource):
         self.label_index, self.on_error = label_index, on_error
         index, self.layout, self.notes = _find_images(self.file)
         self.keys, self.offsets = index
-        if not len(self.keys):
-            raise DatasetError(f"{self.path}: has no images; check the path")
         side = self.path.with_name("property")
         known: tuple[int | None, tuple[int, int] | None] = (None, None)
         self._limit, self.image_size = read_property(side) if side.is_file() else known
-        self.num_classes = self._limit or int(self.load_labels(progress).max()) + 1
-        if self.num_classes < 1:
-            raise DatasetError(f"{self.path}: not one image has a usable label")
+        self.num_classes = self._limit or int(self.load_labels(progress).max(initial=-1)) + 1
+        if not len(self.keys) or self.num_classes < 1:
+            raise DatasetError(f"{self.path}: has no image with a usable label; check the path")
         self.class_names = _read_class_names(self.path.parent, self.num_classes)
 
     def __len__(self) -> int:
@@ -222,7 +221,7 @@ def _read_headers(
         labels, and bytes of the images. The other rows are to be read one by one, which also words
         their errors.
     """
-    words = file.words()
+    words = np.frombuffer(file.content, "<u4", file.size // 4)
 
     def word(i: int) -> np.ndarray:
         return words[np.minimum(offsets // 4 + i, len(words) - 1)]
@@ -303,17 +302,8 @@ def _images_of_insightface(
         RecordError: the index is not that of the file, or the records contradict the header.
     """
     (start, end), count = header, len(index.keys)
-    if (
-        not (1 <= start <= end < 2.0**53 and start.is_integer())
-        or count != index.keys[-1] + 1
-        or abs(count - end) > _rounding(end)
-    ):
-        raise RecordError(
-            f"{file.path.with_suffix('.idx')}: lists {count:,} records, the last key "
-            f"{index.keys[-1]}, where the header record of {file.path.name} announces range "
-            f"records from key {start:.0f} to {end:,.0f}; restore both, or write an index from the "
-            f"ids in the records with {REPAIR}"
-        )
+    # By how much whole numbers in float32 may be others than were meant.
+    slack, slack_end = (np.spacing(np.array(header, np.float32)) // 2).tolist()
 
     def has_image(key: int) -> bool:
         if key >= count:
@@ -321,21 +311,18 @@ def _images_of_insightface(
         where = f"{file.path}, key {key}, offset {index.offsets[key]}"
         return len(unpack(file.read(int(index.offsets[key]), key), where).image) > 0
 
-    first, slack = int(start), _rounding(start)
-    near = range(first - slack, first + slack + 1)
-    stop = next((key for key in near if not has_image(key)), None)
-    if stop is None or (slack and stop == near[0]):
+    near = range(0)
+    if count == index.keys[-1] + 1 and 1 <= start <= end and abs(count - end) <= slack_end:
+        near = range(int(start - slack), int(start + slack) + 1)
+    stop = near.start + sum(1 for _ in itertools.takewhile(has_image, near))
+    if stop == near.stop or (slack and stop == near.start):
         raise RecordError(
-            f"{file.path}, key {first}: the header record announces that the images end here "
-            f"within {slack} keys, but the records do not, or there holds an image; restore the "
-            "file"
+            f"{file.path.with_suffix('.idx')}: lists {count:,} records, the last key "
+            f"{index.keys[-1]}, where the header record of {file.path.name} announces that images "
+            f"end at key {start:.0f} and records at {end:.0f}; restore both, or write an index "
+            f"from the ids in the records with {REPAIR}"
         )
     return RecordIndex(index.keys[1:stop], index.offsets[1:stop])
-
-
-def _rounding(number: float) -> int:
-    """Return by how much a whole number in float32 may be another one than was meant."""
-    return int(np.spacing(np.float32(number)) / 2)
 
 
 def _read_class_names(folder: Path, num_classes: int) -> list[str] | None:

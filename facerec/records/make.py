@@ -20,7 +20,6 @@ from facerec.base.libraries import cv2
 from facerec.base.progress import Progress
 from facerec.records.decode import decode_image, image_kind, image_suffix
 from facerec.records.images import (
-    SUFFIXES,
     ImageSource,
     OnError,
     SubjectFolders,
@@ -41,8 +40,8 @@ from facerec.records.table_images import TableImages
 from facerec.records.training_set import Data, open_images
 
 _SIZE = (112, 112)
-_STORED_AS_PNG = (".webp", ".bmp", ".tif", ".tiff")
-"""Suffixes of files that get another one in the list of the records."""
+_STORED = (".jpg", ".jpeg", ".jpe", ".jfif", ".png")
+"""Suffixes of files that keep theirs in the list of the records; others get one more."""
 
 
 @dataclass(frozen=True)
@@ -127,8 +126,8 @@ def make_records(
 
     def place(i: int, suffix: str) -> tuple[int, str]:
         name = str(images.ids[i])
-        kept = suffix_kind(name) in SUFFIXES and suffix_kind(name) not in _STORED_AS_PNG
-        return int(images.labels[i]), name + suffix * (not kept)
+        kept = suffix_kind(name) in _STORED
+        return int(images.labels[i]), name if kept else name + suffix
 
     rows, classes = np.argsort(images.labels, kind="stable").tolist(), images.names_of_classes()
     made = _write_set(out, images, rows, classes, place, _SIZE, on_error, progress)

@@ -121,10 +121,6 @@ class RecordFile:
                 yield position, self.read(position)
             position = end
 
-    def words(self) -> np.ndarray:
-        """Return the mapped file as little-endian uint32 words, ``(size // 4,)``, not copied."""
-        return np.frombuffer(self.content, dtype="<u4", count=self.size // 4)
-
     @property
     def content(self) -> mmap.mmap:
         """The mapped file; slices of it are copies."""

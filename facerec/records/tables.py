@@ -11,7 +11,6 @@ import codecs
 import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from operator import itemgetter
 from pathlib import Path
 
 from facerec.base.errors import DatasetError, FacerecError
@@ -99,7 +98,6 @@ class TextTable:
                 f"{', '.join(columns)[:200]}"
             )
         places = [self.columns.index(name) for name in columns]
-        pick = itemgetter(*places)
         for line, fields in self._rows:
             if len(fields) != len(self.columns):
                 raise self._error(
@@ -107,7 +105,7 @@ class TextTable:
                     f"{len(self.columns)}; mend the line (a field with the separator in it needs "
                     "quotes)"
                 )
-            yield line, pick(fields) if len(places) > 1 else (pick(fields),)
+            yield line, tuple([fields[place] for place in places])
 
     def _check(self, columns: Sequence[str]) -> None:
         if missing := [name for name in columns if name not in self.columns]:

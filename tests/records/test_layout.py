@@ -136,7 +136,9 @@ def test_index_that_misses_records(tmp_path):
     path.with_suffix(".idx").write_text("".join(lines[:-1]))
     assert RecordImages(path).labels.tolist() == [0, 0, 1, 4]
     path.with_suffix(".idx").write_text("".join(lines[:2] + lines[3:]))
-    with pytest.raises(RecordError, match=r"lists 7 records, the last key 7, .* 5 to 8"):
+    with pytest.raises(
+        RecordError, match=r"lists 7 records, the last key 7, .* key 5 and records at 8"
+    ):
         RecordImages(path)
 
 

@@ -93,21 +93,16 @@ def _feature_size(trunk: nn.Module, name: str, image_size: int) -> int:
     trunk.eval()
     try:
         with torch.no_grad():
-            shape = trunk(torch.zeros(1, 3, image_size, image_size)).shape
+            _, size = trunk(torch.zeros(1, 3, image_size, image_size)).shape
     except Exception as error:  # as above
         raise ModelError(
-            f"{name} takes no images of {image_size}×{image_size} pixels ({message_line(error)}); "
-            "choose a network that does, or in a comparison set trunk.image_size and the transform "
-            "to what it takes"
+            f"{name} makes no row of features of an image of {image_size}×{image_size} pixels "
+            f"({message_line(error)}); choose a network that pools and takes such images, or in a "
+            "comparison set trunk.image_size and the transform to what it takes"
         ) from error
     finally:
         trunk.train()
-    if len(shape) != 2:
-        raise ModelError(
-            f"{name} gives features of shape {tuple(shape)}, not one row an image; choose a "
-            "network that pools"
-        )
-    return shape[1]
+    return size
 
 
 FAMILIES[TIMM] = TimmBackbone

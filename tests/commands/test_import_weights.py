@@ -50,26 +50,6 @@ def test_an_onnx_file_becomes_a_model_that_embeds_the_same(
     assert "backbone.onnx" in sentence and not (tmp_path / "x.safetensors").exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "bn"), [("iresnet18", "frozen_gamma"), ("mbf", "affine"), ("vit_t", "affine")]
-)
-def test_a_state_dict_becomes_a_model_that_embeds_the_same(
-    tmp_path: Path, capsys: CaptureFixture, name: str, bn: Any
-) -> None:
-    path = tmp_path / "backbone.pth"
-    theirs = foreign(path, name, embedding_bn=bn)
-    main([str(path), "--backbone", name, *SMALL])
-    out = tmp_path / "backbone.safetensors"
-    assert str(out) in capsys.readouterr().out
-    ours = load_model(out)
-    np.testing.assert_allclose(ours.embed(faces(3)), theirs.embed(faces(3)), rtol=1e-4, atol=1e-5)
-    assert ours.preprocessing == Preprocessing() and ours.recipe == {}
-    assert ours.config.embedding_bn == bn
-    with safe_open(out, framework="pt") as file:
-        note = json.loads(file.metadata()["facerec"])
-    assert note["extra"] == {"imported": {"file": "backbone.pth", "sha256": sha256(path)}}
-
-
 @pytest.mark.integration
 def test_an_onnx_file_of_facerec_says_how_its_pixels_are_prepared(tmp_path: Path) -> None:
     pytest.importorskip("onnx")
@@ -109,25 +89,40 @@ def wrapped(kind: str, own: dict[str, torch.Tensor]) -> Any:
         },
         "lightning": {"state_dict": lightning},
         "bare head": {**own, "head.weight": head},
+        "nothing": own,
     }[kind]
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("iresnet18", "bare head"), ("mbf", "lightning"), ("r18", "arcface_torch")]
+    ("name", "bn", "kind"),
+    [
+        ("iresnet18", "frozen_gamma", "nothing"),
+        ("vit_t", "affine", "nothing"),
+        ("iresnet18", "affine", "bare head"),
+        ("mbf", "affine", "lightning"),
+        ("r18", "affine", "arcface_torch"),
+    ],
 )
 def test_weights_are_found_in_whatever_training_wraps_around_them(
-    tmp_path: Path, capsys: CaptureFixture, name: str, kind: str
+    tmp_path: Path, capsys: CaptureFixture, name: str, bn: Any, kind: str
 ) -> None:
-    theirs = foreign(tmp_path / "plain.pth", name, embedding_bn="affine")
+    theirs = foreign(tmp_path / "plain.pth", name, embedding_bn=bn)
     path, wanted = tmp_path / "theirs.ckpt", theirs.embed(faces(3))
     torch.save(wrapped(kind, dict(theirs.backbone.state_dict())), path)
-    main([str(path), "--backbone", name, *SMALL, "--embedding-bn", "affine"])
+    affine = ["--embedding-bn", "affine"] if bn == "affine" else []
+    main([str(path), "--backbone", name, *SMALL, *affine])
     heads = {"arcface_torch": "state_dict_softmax_fc.weight", "lightning": "state_dict.head.kernel"}
     heads |= {"bare head": "head.weight"}
-    said = capsys.readouterr().out
-    assert heads[kind] in said and "left out" in said
-    ours = load_model(path.with_suffix(".safetensors"))
+    said, out = capsys.readouterr().out, path.with_suffix(".safetensors")
+    assert str(out) in said and ("left out" in said) == (kind in heads)
+    assert heads.get(kind, "") in said
+    ours = load_model(out)
     np.testing.assert_array_equal(ours.embed(faces(3)), wanted)
+    assert ours.preprocessing == Preprocessing() and ours.recipe == {}
+    assert ours.config.embedding_bn == bn
+    with safe_open(out, framework="pt") as file:
+        note = json.loads(file.metadata()["facerec"])
+    assert note["extra"] == {"imported": {"file": "theirs.ckpt", "sha256": sha256(path)}}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from helpers.toy_files import faces
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-from helpers.toy_onnx import expected, followed, parsed, tiles  # noqa: E402
+from helpers.toy_onnx import expected, followed, parsed, same, tiles  # noqa: E402
 from onnx import TensorProto, helper  # noqa: E402
 
 from facerec.backbones import Preprocessing  # noqa: E402
@@ -21,10 +21,6 @@ from facerec.embedding import OnnxModel, load_model  # noqa: E402
 
 RGB = Preprocessing()
 node = helper.make_node
-
-
-def same(found: np.ndarray, wanted: np.ndarray) -> None:
-    np.testing.assert_allclose(found, wanted, atol=2e-6 * np.abs(wanted).max())
 
 
 def shaped(*shape: int, **options: Any) -> Any:

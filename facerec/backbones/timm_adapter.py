@@ -11,14 +11,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from facerec.backbones.registry import FAMILIES, Backbone, embedding_layers, full_precision
+from facerec.backbones.registry import (
+    FAMILIES,
+    Backbone,
+    EmbeddingNetwork,
+    embedding_layers,
+    full_precision,
+)
 from facerec.base.errors import MissingExtraError, ModelError, RecipeError, message_line
 
 TIMM = "timm:"
 """What names of timm's networks begin with."""
 
 
-class TimmBackbone(nn.Module):
+class TimmBackbone(EmbeddingNetwork):
     """One of timm's networks, as ``timm.create_model(NAME, num_classes=0)`` makes it, and its head.
 
     Args:
@@ -48,12 +54,6 @@ class TimmBackbone(nn.Module):
         size = _feature_size(self.trunk, config.name, image_size)
         self.dropout = nn.Dropout(config.dropout)
         self.head = embedding_layers(size, config)
-
-    @property
-    def embedding_norm(self) -> nn.BatchNorm1d | None:
-        """The batch norm that makes the embedding, or None with ``embedding_bn="none"``."""
-        last = self.head[-1]
-        return last if isinstance(last, nn.BatchNorm1d) else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Map normalised images ``(B, 3, S, S)`` to raw embeddings ``(B, D)``, float32."""

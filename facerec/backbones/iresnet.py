@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from facerec.backbones.registry import (
     Backbone,
+    EmbeddingNetwork,
     embedding_batch_norm,
     full_precision,
     register_backbone,
@@ -43,7 +44,7 @@ class IResNetBlock(nn.Module):
         return self.bn3(self.conv2(x)) + identity
 
 
-class IResNet(nn.Module):
+class IResNet(EmbeddingNetwork):
     """iResNet for 112×112 faces.
 
     Args:
@@ -69,11 +70,6 @@ class IResNet(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.normal_(module.weight, std=0.1)
-
-    @property
-    def embedding_norm(self) -> nn.BatchNorm1d | None:
-        """The batch norm that makes the embedding, or None with ``embedding_bn="none"``."""
-        return self.features
 
     @property
     def blocks(self) -> list[IResNetBlock]:

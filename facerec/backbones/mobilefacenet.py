@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from facerec.backbones.registry import (
     Backbone,
+    EmbeddingNetwork,
     embedding_batch_norm,
     full_precision,
     register_backbone,
@@ -56,7 +57,7 @@ class _DepthWise(_Layers):
         return x + self.layers(x) if self.residual else self.layers(x)
 
 
-class MobileFaceNet(nn.Module):
+class MobileFaceNet(EmbeddingNetwork):
     """MobileFaceNet for 112×112 faces.
 
     Args:
@@ -116,12 +117,6 @@ class MobileFaceNet(nn.Module):
         for module in self.modules():
             if isinstance(module, (nn.Conv2d, nn.Linear)):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-
-    @property
-    def embedding_norm(self) -> nn.BatchNorm1d | None:
-        """The batch norm that makes the embedding, or None with ``embedding_bn="none"``."""
-        last = self.features.layers[-1]
-        return last if isinstance(last, nn.BatchNorm1d) else None
 
     @property
     def blocks(self) -> list[nn.Module]:

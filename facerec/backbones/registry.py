@@ -56,6 +56,16 @@ class Backbone(Checked):
             object.__setattr__(self, "name", ALIASES.get(self.name, self.name))
 
 
+class EmbeddingNetwork(nn.Module):
+    """A network whose last layer makes the embedding."""
+
+    @property
+    def embedding_norm(self) -> nn.BatchNorm1d | None:
+        """The batch norm that makes the embedding, or None with ``embedding_bn="none"``."""
+        *_, last = self.modules()
+        return last if isinstance(last, nn.BatchNorm1d) else None
+
+
 def insightface_bn(name: str) -> Literal["frozen_gamma", "affine"]:
     """Return which batch norm InsightFace's network of a name ends with."""
     return "frozen_gamma" if name.startswith("iresnet") else "affine"

@@ -11,14 +11,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from facerec.backbones.registry import FAMILIES, Backbone, embedding_layers, full_precision
+from facerec.backbones.registry import (
+    FAMILIES,
+    Backbone,
+    EmbeddingNetwork,
+    embedding_layers,
+    full_precision,
+)
 from facerec.base.errors import MissingExtraError, ModelError, RecipeError, message_line
 
 TIMM = "timm:"
 """What names of timm's networks begin with."""
 
 
-class TimmBackbone(nn.Module):
+class TimmBackbone(EmbeddingNetwork):
     """One of timm's networks, as ``timm.create_model(NAME, num_classes=0)`` makes it, and its head.
 
     Args:
@@ -48,12 +54,6 @@ class TimmBackbone(nn.Module):
         size = _feature_size(self.trunk, config.name, image_size)
         self.dropout = nn.Dropout(config.dropout)
         self.head = embedding_layers(size, config)
-
-    @property
-    def embedding_norm(self) -> nn.BatchNorm1d | None:
-        """The batch norm that makes the embedding, or None with ``embedding_bn="none"``."""
-        last = self.head[-1]
-        return last if isinstance(last, nn.BatchNorm1d) else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Map normalised images ``(B, 3, S, S)`` to raw embeddings ``(B, D)``, float32."""
@@ -93,21 +93,16 @@ def _feature_size(trunk: nn.Module, name: str, image_size: int) -> int:
     trunk.eval()
     try:
         with torch.no_grad():
-            shape = trunk(torch.zeros(1, 3, image_size, image_size)).shape
+            _, size = trunk(torch.zeros(1, 3, image_size, image_size)).shape
     except Exception as error:  # as above
         raise ModelError(
-            f"{name} takes no images of {image_size}×{image_size} pixels ({message_line(error)}); "
-            "choose a network that does, or in a comparison set trunk.image_size and the transform "
-            "to what it takes"
+            f"{name} makes no row of features of an image of {image_size}×{image_size} pixels "
+            f"({message_line(error)}); choose a network that pools and takes such images, or in a "
+            "comparison set trunk.image_size and the transform to what it takes"
         ) from error
     finally:
         trunk.train()
-    if len(shape) != 2:
-        raise ModelError(
-            f"{name} gives features of shape {tuple(shape)}, not one row an image; choose a "
-            "network that pools"
-        )
-    return shape[1]
+    return size
 
 
 FAMILIES[TIMM] = TimmBackbone

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from facerec.backbones.registry import (
     Backbone,
+    EmbeddingNetwork,
     embedding_batch_norm,
     full_precision,
     register_backbone,
@@ -88,7 +89,7 @@ class _Block(nn.Module):
         return x + self.drop_path(self.mlp(self.norm2(x)))
 
 
-class VisionTransformer(nn.Module):
+class VisionTransformer(EmbeddingNetwork):
     """Vision transformer for 112×112 faces.
 
     Args:
@@ -115,6 +116,7 @@ class VisionTransformer(nn.Module):
             _Block(size, config.drop_path * block / last) for block in range(depth)
         )
         self.norm = nn.LayerNorm(size)
+        self.dropout = nn.Dropout(config.dropout)
         self.feature = nn.Sequential(
             nn.Linear(PATCHES * size, size, bias=False),
             nn.BatchNorm1d(size, TAIL_EPS),
@@ -123,7 +125,6 @@ class VisionTransformer(nn.Module):
         if (norm := embedding_batch_norm(config)) is not None:
             norm.eps = TAIL_EPS
             self.feature.append(norm)
-        self.dropout = nn.Dropout(config.dropout)
         # InsightFace truncates at ±2, a hundred standard deviations away.
         nn.init.normal_(self.pos_embed, std=0.02)
         nn.init.normal_(self.mask_token, std=0.02)
@@ -132,12 +133,6 @@ class VisionTransformer(nn.Module):
                 nn.init.normal_(module.weight, std=0.02)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
-
-    @property
-    def embedding_norm(self) -> nn.BatchNorm1d | None:
-        """The batch norm that makes the embedding, or None with ``embedding_bn="none"``."""
-        last = self.feature[-1]
-        return last if isinstance(last, nn.BatchNorm1d) else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Map normalised images ``(B, 3, 112, 112)`` to raw embeddings ``(B, D)``, float32."""

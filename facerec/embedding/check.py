@@ -40,11 +40,19 @@ BLOCK = 1 << 14
 """Rows that are in memory at once."""
 
 
-def find_columns(path: Path, there: Collection[str], called: Called) -> list[str | None]:
+def find_columns(
+    path: Path, there: Collection[str], called: Called, needed: Collection[str] = ()
+) -> list[Any]:
     """Return what a file calls ids, subjects and vectors; None where it has no such column.
 
+    Args:
+        path: the file.
+        there: its columns or arrays.
+        called: see `Called`.
+        needed: roles that it must have.
+
     Raises:
-        DatasetError: a name that is not there, or of another column than these three.
+        DatasetError: one is missing, or a name that is not there, or of another column than these.
     """
     for role, name in called.items():
         given, known, kind = (name, there, "column") if role in ROLES else (role, ROLES, "NAME")
@@ -54,19 +62,17 @@ def find_columns(path: Path, there: Collection[str], called: Called) -> list[str
                 f"{path}: --columns {role}={name}: {given!r} is no {kind} here, the nearest is "
                 f"{near[0][:200]!r}; there are {', '.join(known)[:300]}"
             )
-    return [
-        called.get(role) or next((name for name in names if name in there), None)
+    found = {
+        role: called.get(role) or next((name for name in names if name in there), None)
         for role, names in ROLES.items()
-    ]
-
-
-def missing_column(path: Path, role: str, there: Collection[str]) -> DatasetError:
-    """Return the error that a file has no column, or array, of ids or of vectors."""
-    return DatasetError(
-        f"{path}: {' or '.join(ROLES[role])} is missing (there is "
-        f"{', '.join(there)[:300] or 'nothing'}); say what it is called by --columns {role}=NAME, "
-        "or make the file with facerec embed or facerec enroll --export"
-    )
+    }
+    if missing := [role for role in needed if found[role] is None]:
+        raise DatasetError(
+            f"{path}: {' or '.join(ROLES[missing[0]])} is missing (there is "
+            f"{', '.join(there)[:300] or 'nothing'}); say what it is called by --columns "
+            f"{missing[0]}=NAME, or make the file with facerec embed or facerec enroll --export"
+        )
+    return list(found.values())
 
 
 def checked(path: Path, found: Embeddings) -> Embeddings:

@@ -33,7 +33,6 @@ from facerec.embedding.check import (
     Called,
     checked,
     find_columns,
-    missing_column,
     of_others,
     parse_note,
 )
@@ -157,11 +156,10 @@ def _read_npz(path: Path, numbered: bool, columns: Called) -> Embeddings:
             "with facerec embed"
         ) from problem
     own = "note" in arrays
-    ids, subjects, vectors = (
-        arrays.get(name or "") for name in find_columns(path, members, {} if own else columns)
-    )
-    if vectors is None or (ids is None and (own or not numbered)):
-        raise missing_column(path, "vector" if vectors is None else "id", sorted(members))
+    needed = ("vector",) if numbered and not own else ("vector", "id")
+    called = find_columns(path, sorted(members), {} if own else columns, needed)
+    ids, subjects, vectors = (arrays.get(name) for name in called)
+    assert vectors is not None
     ids = np.arange(len(vectors)) if ids is None else ids
     found = of_others(path, _text(ids), None if subjects is None else _text(subjects), vectors)
     if not own:

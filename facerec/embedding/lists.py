@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from facerec.base.errors import DatasetError, FacerecError, message_line
 from facerec.base.files import LIST, check_regular, open_file, read_file, reading
-from facerec.embedding.check import SUBJECTS, Called, find_columns, missing_column, of_others
+from facerec.embedding.check import SUBJECTS, Called, find_columns, of_others
 from facerec.embedding.extraction import Embeddings
 from facerec.records.images import text_array
 from facerec.records.tables import TextTable
@@ -62,9 +62,7 @@ def _mat(path: Path, columns: Called) -> Found:
 
     arrays = loadmat(io.BytesIO(read_file(path, LIST)), simplify_cells=True)
     there = [name for name in arrays if name[0] != "_"]
-    ids, subjects, vectors = find_columns(path, there, columns)
-    if ids is None or vectors is None:
-        raise missing_column(path, "vector" if vectors is None else "id", there)
+    ids, subjects, vectors = find_columns(path, there, columns, ("vector", "id"))
     texts = (
         None if name is None else [str(each).rstrip() for each in np.atleast_1d(arrays[name])]
         for name in (ids, subjects)

@@ -122,24 +122,19 @@ class EmbeddingModel(ABC):
         vectors = np.empty((len(images), self.embedding_size), np.float32)
         waiting: deque[tuple[slice, Finish]] = deque()
 
-        def finish() -> None:
-            rows, begun = waiting.popleft()
-            vectors[rows] = begun()
+        def finish(rest: int) -> npt.NDArray[np.float32]:
+            while len(waiting) > rest:
+                rows, begun = waiting.popleft()
+                vectors[rows] = begun()
+            return vectors
 
         with self._ready():
             for start in range(0, len(images), self._begun_at_once):
                 rows = slice(start, start + self._begun_at_once)
                 # Engines take no negative strides, which is what a mirrored view has.
                 waiting.append((rows, self._begin(np.ascontiguousarray(images[rows]))))
-                if len(waiting) > 2:  # what a GPU has before it, and the memory of that, is bounded
-                    finish()
-
-        def result() -> npt.NDArray[np.float32]:
-            while waiting:
-                finish()
-            return vectors
-
-        return result
+                finish(2)  # what a GPU has before it, and the memory of that, is bounded
+        return lambda: finish(0)
 
     def stop(self) -> None:
         """Drop what is begun and not yet computed, where that is much."""

@@ -162,11 +162,8 @@ def leading_scaling(file: OnnxFile) -> Scaling | None:
     low, high = np.zeros(1), np.full(1, _HIGH)
     steps: list[str] = []
     undone: Preprocessing | None = None
-    for _ in graph.node:  # a chain without end would be a cycle
-        following = users.get(name, [])
-        if len(following) != 1 or not following[0].output:
-            break
-        node = following[0]
+    while len(following := users.get(name, [])) == 1 and following[0].output:
+        (node,) = following
         if node.op_type in _OPERATORS:
             value = _constant(node, name, constants)
             if value is None:

@@ -28,7 +28,6 @@ from facerec.embedding.check import (
     Array,
     Called,
     find_columns,
-    missing_column,
     parse_note,
 )
 from facerec.embedding.extraction import Embeddings
@@ -111,16 +110,16 @@ def read_parquet(path: Path, columns: Called) -> Embeddings:
             (space or made).compare(made, f"{shards[0]} and {shard}")
             note, space = own, made
             names = file.schema_arrow.names
-            image, subject, listed = find_columns(shard, names, columns if text is None else {})
-            if image is None or listed is None:
-                raise missing_column(shard, "vector" if listed is None else "id", names)
+            given = columns if text is None else {}
+            image, subject, listed = find_columns(shard, names, given, ("vector", "id"))
             called = {"id": image} if subject is None else {"id": image, "subject": subject}
             if text is not None:
                 called |= {name: name for name in ("norm", "failure", SCORE) if name in names}
             kinds = dict.fromkeys(("id", "subject", "failure"), pa.string())
             schema = pa.schema(kinds | dict.fromkeys(("norm", SCORE), pa.float32()))
-            known = file.read(columns=[*called.values()]).rename_columns([*called])
-            tables.append(known.cast(pa.schema([schema.field(name) for name in called])))
+            known = file.read(columns=[*called.values()]).select([*called.values()])
+            wanted = pa.schema([schema.field(name) for name in called])
+            tables.append(known.rename_columns([*called]).cast(wanted))
             for batch in file.iter_batches(batch_size=BLOCK, columns=[listed]):
                 present, found = _rows(batch.column(0))
                 if len(found):

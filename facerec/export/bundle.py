@@ -35,7 +35,7 @@ from facerec.embedding.model import OnnxModel
 from facerec.embedding.onnx_file import METADATA_FORMAT, OnnxFile, parse_onnx
 from facerec.embedding.torch_model import TorchModel
 from facerec.export.cards import bundle_card, evaluation_entries, training_facts
-from facerec.export.consumers import ConsumerRow, check_consumers
+from facerec.export.consumers import check_consumers
 from facerec.export.graph import export_graph, serialized
 from facerec.export.options import DEFAULT, BundleOptions
 from facerec.export.parity import Bar, ParityRow, check_parity, sample_faces
@@ -207,7 +207,9 @@ def _write_all(
         write(f"{TRITON_FOLDER}/{name}/config.pbtxt", triton_config(name, main).encode())
         write(f"{TRITON_FOLDER}/{name}/1/model.onnx", graph)
     note = {
-        **_note(model, main, stated, consumers, parity[ONNX_FILE]),
+        **_note(model, main, stated),
+        "parity": list(map(asdict, parity[ONNX_FILE])),
+        "consumers": list(map(asdict, consumers)),
         "variants": variants,
         "left_out": left_out,
         "triton": TRITON_FOLDER if options.triton else None,
@@ -270,18 +272,14 @@ def _accuracy(bench: Bench, comparison: PairedComparison) -> dict[str, Any]:
     }
 
 
-def _note(
-    model: TorchModel,
-    main: OnnxFile,
-    stated: Mapping[str, Any],
-    consumers: Sequence[ConsumerRow],
-    parity: Sequence[ParityRow],
-) -> dict[str, Any]:
+def _note(model: TorchModel, main: OnnxFile, stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the bundle's note says but for what was checked and made of the file."""
     described = _describe(main, ONNX_FILE)
+    shared = "name", "license", "alignment", "embedding_size", "image_size", "flip"
     return {
         "schema": BUNDLE_SCHEMA,
         "facerec": facerec.__version__,
-        **{name: stated[name] for name in _SHARED},
+        **{name: stated[name] for name in shared},
         "model_id": model_id(model.name),
         "model": {
             **described,
@@ -290,8 +288,6 @@ def _note(
         "preprocessing": described["preprocessing"],
         "alignment_points": face_template(model.image_size).tolist(),
         "normalised": False,
-        "parity": list(map(asdict, parity)),
-        "consumers": list(map(asdict, consumers)),
         "training": training_facts(model.recipe),
         "source": {
             "file": None if model.path is None else model.path.name,
@@ -301,9 +297,6 @@ def _note(
             "recipe": model.recipe,
         },
     }
-
-
-_SHARED = ("name", "license", "alignment", "embedding_size", "image_size", "flip")
 
 
 def _describe(file: OnnxFile, path: str) -> dict[str, Any]:

@@ -49,9 +49,6 @@ class ConsumerRow:
     """Why it is not the same; empty otherwise."""
 
 
-_OTHERWISE = "it computes the network otherwise"
-
-
 @dataclass(frozen=True)
 class _Consumer:
     name: str
@@ -103,11 +100,12 @@ def check_consumers(path: Path, model: TorchModel, images: Images) -> list[Consu
             why = message_line(error).removeprefix(f"{file.where}: ")
         else:
             figures, same = vars(found), bar.reached(found, noise)
-            outcome, why = ("same", "") if same else ("not suited", _OTHERWISE)
+            outcome, why = "same" if same else "not suited", ""
+            if not same:
+                why = f"it computes the network otherwise, {bar.words(found)}"
         if consumer.required and outcome != "same":
             raise ExportError(
-                f"{name} {version} does not embed as the backbone does: {why} "
-                f"{bar.words(found) if figures else ''}; try another opset"
+                f"{name} {version} does not embed as the backbone does: {why}; try another opset"
             )
         rows.append(ConsumerRow(name, version, outcome, **figures, note=why))
     return rows

@@ -12,8 +12,6 @@ from facerec.backbones import Backbone, VisionTransformer, create_backbone, reco
 from facerec.backbones.vit import DropPath
 from facerec.training.plan import forward_flop
 
-Shapes = dict[str, tuple[int, ...]]
-
 SIZES = {  # numbers in a token, blocks, parameters, published GFLOP
     "vit_t": (256, 12, 19_137_792, 1.5),
     "vit_s": (512, 12, 76_023_296, 5.7),
@@ -23,46 +21,17 @@ SIZES = {  # numbers in a token, blocks, parameters, published GFLOP
 NARROW = {"width": 0.125, "embedding_size": 16, "embedding_bn": "affine"}
 
 
-def insightface_names(size: int, depth: int, embedding_size: int) -> Shapes:
-    """The state dict of ``arcface_torch``'s ViT, written down from its published files."""
-
-    def batch_norm(name: str, channels: int) -> Shapes:
-        vectors = ("weight", "bias", "running_mean", "running_var")
-        return {**{f"{name}.{v}": (channels,) for v in vectors}, f"{name}.num_batches_tracked": ()}
-
-    def layer(name: str, *shape: int) -> Shapes:
-        return {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
-
-    shapes: Shapes = {"pos_embed": (1, 144, size), "mask_token": (1, 1, size)}
-    shapes |= layer("patch_embed.proj", size, 3, 9, 9)
-    for block in (f"blocks.{i}" for i in range(depth)):
-        shapes |= layer(f"{block}.norm1", size)
-        shapes[f"{block}.attn.qkv.weight"] = (3 * size, size)
-        shapes |= layer(f"{block}.attn.proj", size, size)
-        shapes |= layer(f"{block}.norm2", size)
-        shapes |= layer(f"{block}.mlp.fc1", 4 * size, size)
-        shapes |= layer(f"{block}.mlp.fc2", size, 4 * size)
-    shapes |= layer("norm", size)
-    shapes["feature.0.weight"] = (size, 144 * size)
-    shapes |= batch_norm("feature.1", size)
-    shapes["feature.2.weight"] = (embedding_size, size)
-    return shapes | batch_norm("feature.3", embedding_size)
-
-
-@pytest.mark.parametrize("embedding_size", [512, 128])
 @pytest.mark.parametrize("name", SIZES)
-def test_names_and_shapes_are_those_of_insightface(name: str, embedding_size: int) -> None:
+def test_sizes_are_those_of_insightface(name: str) -> None:
+    """Its names are those that the formula takes."""
     size, depth, parameters, _ = SIZES[name]
     with torch.device("meta"):
-        backbone = create_backbone(name, embedding_size=embedding_size, embedding_bn="affine")
+        backbone = create_backbone(name, embedding_bn="affine")
     state = backbone.state_dict()
-    expected = insightface_names(size, depth, embedding_size)
-    assert {n: tuple(t.shape) for n, t in state.items()} == expected
-    assert list(state) == list(expected)
-    if embedding_size == 512:
-        assert sum(p.numel() for p in backbone.parameters()) == parameters
-        counted = (n for n in expected if not n.endswith(("running_mean", "running_var")))
-        assert sum(math.prod(expected[n]) for n in counted) == parameters + 2  # two counters
+    assert len(state) == 2 + 2 + 11 * depth + 2 + 1 + 5 + 1 + 5
+    assert sum(p.numel() for p in backbone.parameters()) == parameters
+    assert state[f"blocks.{depth - 1}.mlp.fc1.weight"].shape == (4 * size, size)
+    assert state["feature.0.weight"].shape == (size, 144 * size)
 
 
 @pytest.mark.parametrize("name", ["vit_t", pytest.param("vit_l", marks=pytest.mark.integration)])

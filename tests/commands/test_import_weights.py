@@ -50,26 +50,6 @@ def test_an_onnx_file_becomes_a_model_that_embeds_the_same(
     assert "backbone.onnx" in sentence and not (tmp_path / "x.safetensors").exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "bn"), [("iresnet18", "frozen_gamma"), ("mbf", "affine"), ("vit_t", "affine")]
-)
-def test_a_state_dict_becomes_a_model_that_embeds_the_same(
-    tmp_path: Path, capsys: CaptureFixture, name: str, bn: Any
-) -> None:
-    path = tmp_path / "backbone.pth"
-    theirs = foreign(path, name, embedding_bn=bn)
-    main([str(path), "--backbone", name, *SMALL])
-    out = tmp_path / "backbone.safetensors"
-    assert str(out) in capsys.readouterr().out
-    ours = load_model(out)
-    np.testing.assert_allclose(ours.embed(faces(3)), theirs.embed(faces(3)), rtol=1e-4, atol=1e-5)
-    assert ours.preprocessing == Preprocessing() and ours.recipe == {}
-    assert ours.config.embedding_bn == bn
-    with safe_open(out, framework="pt") as file:
-        note = json.loads(file.metadata()["facerec"])
-    assert note["extra"] == {"imported": {"file": "backbone.pth", "sha256": sha256(path)}}
-
-
 @pytest.mark.integration
 def test_an_onnx_file_of_facerec_says_how_its_pixels_are_prepared(tmp_path: Path) -> None:
     pytest.importorskip("onnx")
@@ -86,15 +66,6 @@ def test_an_onnx_file_of_facerec_says_how_its_pixels_are_prepared(tmp_path: Path
     assert load_model(out).preprocessing == Preprocessing("rgb", 120.0, 128.0)
 
 
-def test_a_strangers_safetensors_becomes_a_model(tmp_path: Path) -> None:
-    theirs = foreign(tmp_path / "unused.pth")
-    path, out = tmp_path / "theirs.safetensors", tmp_path / "ours.safetensors"
-    save_file(theirs.backbone.half().state_dict(), path)
-    theirs.backbone.float()
-    main([str(path), "--backbone", "iresnet18", "--out", str(out), *SMALL])
-    np.testing.assert_array_equal(load_model(out).embed(faces(3)), theirs.embed(faces(3)))
-
-
 def wrapped(kind: str, own: dict[str, torch.Tensor]) -> Any:
     """Return a state dict as training code leaves it."""
     head = torch.randn(16, 5)
@@ -109,25 +80,48 @@ def wrapped(kind: str, own: dict[str, torch.Tensor]) -> Any:
         },
         "lightning": {"state_dict": lightning},
         "bare head": {**own, "head.weight": head},
+        "nothing": own,
+        "halves": {name: t.half() if t.is_floating_point() else t for name, t in own.items()},
     }[kind]
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("iresnet18", "bare head"), ("mbf", "lightning"), ("r18", "arcface_torch")]
+    ("name", "bn", "kind"),
+    [
+        ("iresnet18", "frozen_gamma", "nothing"),
+        ("vit_t", "affine", "nothing"),
+        ("iresnet18", "affine", "bare head"),
+        ("mbf", "affine", "lightning"),
+        ("r18", "affine", "arcface_torch"),
+        ("iresnet18", "frozen_gamma", "halves"),
+    ],
 )
 def test_weights_are_found_in_whatever_training_wraps_around_them(
-    tmp_path: Path, capsys: CaptureFixture, name: str, kind: str
+    tmp_path: Path, capsys: CaptureFixture, name: str, bn: Any, kind: str
 ) -> None:
-    theirs = foreign(tmp_path / "plain.pth", name, embedding_bn="affine")
-    path, wanted = tmp_path / "theirs.ckpt", theirs.embed(faces(3))
-    torch.save(wrapped(kind, dict(theirs.backbone.state_dict())), path)
-    main([str(path), "--backbone", name, *SMALL, "--embedding-bn", "affine"])
+    theirs = foreign(tmp_path / "plain.pth", name, embedding_bn=bn)
+    path = tmp_path / ("theirs.safetensors" if kind == "halves" else "theirs.ckpt")
+    content = wrapped(kind, dict(theirs.backbone.state_dict()))
+    if kind == "halves":
+        save_file(content, path)
+        theirs.backbone.half().float()
+    else:
+        torch.save(content, path)
+    wanted, out = theirs.embed(faces(3)), tmp_path / "ours.safetensors"
+    affine = ["--embedding-bn", "affine"] if bn == "affine" else []
+    main([str(path), "--backbone", name, "--out", str(out), *SMALL, *affine])
     heads = {"arcface_torch": "state_dict_softmax_fc.weight", "lightning": "state_dict.head.kernel"}
     heads |= {"bare head": "head.weight"}
     said = capsys.readouterr().out
-    assert heads[kind] in said and "left out" in said
-    ours = load_model(path.with_suffix(".safetensors"))
+    assert str(out) in said and ("left out" in said) == (kind in heads)
+    assert heads.get(kind, "") in said
+    ours = load_model(out)
     np.testing.assert_array_equal(ours.embed(faces(3)), wanted)
+    assert ours.preprocessing == Preprocessing() and ours.recipe == {}
+    assert ours.config.embedding_bn == bn
+    with safe_open(out, framework="pt") as file:
+        note = json.loads(file.metadata()["facerec"])
+    assert note["extra"] == {"imported": {"file": path.name, "sha256": sha256(path)}}
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,19 +11,15 @@ from helpers.toy_files import faces
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-from helpers.toy_onnx import expected, followed, parsed, tiles  # noqa: E402
+from helpers.toy_onnx import expected, followed, parsed, same, tiles  # noqa: E402
 from onnx import TensorProto, helper  # noqa: E402
 
 from facerec.backbones import Preprocessing  # noqa: E402
 from facerec.base.errors import ModelError  # noqa: E402
-from facerec.embedding import OnnxModel, load_model  # noqa: E402
+from facerec.embedding import OnnxModel  # noqa: E402
 
 RGB = Preprocessing()
 node = helper.make_node
-
-
-def same(found: np.ndarray, wanted: np.ndarray) -> None:
-    np.testing.assert_allclose(found, wanted, atol=2e-6 * np.abs(wanted).max())
 
 
 def shaped(*shape: int, **options: Any) -> Any:
@@ -199,22 +194,3 @@ LENGTH = node("ReduceL2", ["embedding"], ["n"], axes=[1])
 def test_other_outputs_are_refused(nodes: Any, outputs: Any, sentence: str) -> None:
     with pytest.raises(ModelError, match=rf"^x.onnx: .*{sentence}"):
         OnnxModel(parsed(followed(tiles(), nodes, None, outputs)))
-
-
-# --- files of others --------------------------------------------------------------------------
-
-
-@engines
-@pytest.mark.parametrize(
-    "name", ["batch_baked_in/net.onnx", "batch_matters_int8/dynamic_int8.onnx"]
-)
-def test_networks_that_were_found(shared_data: Path, engine: Any, name: str) -> None:
-    pytest.importorskip(engine)
-    path = shared_data / "cases" / name
-    if not path.is_file():
-        pytest.skip(f"no {path}")
-    images = faces(9)
-    images[3:] = 120 + images[3:] // 32
-    alone, model = (load_model(path, batch_size=n, engine=engine) for n in (1, 8))
-    np.testing.assert_array_equal(model.embed(images), alone.embed(images))
-    assert model.batch_size == 1 and model.notes

@@ -18,7 +18,7 @@ pytest.importorskip("onnxruntime")
 import onnx
 import torch
 from helpers.thin import thinned
-from helpers.toy_onnx import expected, noted, tiles
+from helpers.toy_onnx import expected, noted, same, tiles
 from onnx import TensorProto
 
 from facerec.backbones import Preprocessing, create_backbone
@@ -37,10 +37,6 @@ def written(path: Path, **options: Any) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(tiles(**options).SerializeToString())
     return path
-
-
-def same(found: np.ndarray, wanted: np.ndarray) -> None:
-    np.testing.assert_allclose(found, wanted, atol=2e-6 * np.abs(wanted).max())
 
 
 # --- preprocessing ----------------------------------------------------------------------------

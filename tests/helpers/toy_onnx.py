@@ -94,3 +94,7 @@ def expected(images: np.ndarray, preprocessing: Preprocessing) -> np.ndarray:
 
 def parsed(model: onnx.ModelProto) -> OnnxFile:
     return parse_onnx(model.SerializeToString(), "x.onnx")
+
+
+def same(found: np.ndarray, wanted: np.ndarray) -> None:
+    np.testing.assert_allclose(found, wanted, atol=2e-6 * np.abs(wanted).max())

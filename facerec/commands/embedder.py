@@ -230,7 +230,8 @@ class Embedder(ModelFlags):
             space.check(made, str(path))
         with progress_bar(console, "images") as progress:
             if every_face and isinstance(aligner, Detector):
-                images = aligner = EveryFace(images, aligner, self.batch_size, progress)
+                images = EveryFace(images, aligner, self.batch_size, progress)
+                aligner = images.aligner
             found = embed_images(
                 network,
                 images,

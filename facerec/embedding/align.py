@@ -20,7 +20,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from facerec.base.errors import DatasetError, ImageError, ModelError, message_line
+from facerec.base.errors import DatasetError, FacerecError, ImageError, ModelError, message_line
 from facerec.base.files import check_regular, sha256
 from facerec.base.libraries import cv2, needed
 from facerec.base.names import is_missing, same_name
@@ -237,11 +237,11 @@ class KnownPoints(Aligner):
     """Points that are known before; an image without any is a failure to acquire.
 
     Args:
-        points: id of an image → its five points, ``(5, 2)``.
+        points: id of an image → its five points, ``(5, 2)``, or why there are none.
         **about: ``method`` and what else a report must say of them.
     """
 
-    def __init__(self, points: Mapping[str, Points], **about: str) -> None:
+    def __init__(self, points: Mapping[str, Points | FacerecError], **about: Any) -> None:
         self._points, self._about = points, about
 
     def faces(self, image: Image, where: str, image_id: str = "") -> Faces:
@@ -249,7 +249,8 @@ class KnownPoints(Aligner):
         if (name := same_name(image_id)) not in self._points:
             source = self._about.get("path", "the bench")
             raise NotAcquiredError(f"{where}: {source} has no line with points for {name!r}")
-        points = self._points[name]
+        if isinstance(points := self._points[name], FacerecError):
+            raise points
         return points[None], np.concatenate([points.min(axis=0), points.max(axis=0)])[None]
 
     def describe(self) -> dict[str, Any]:

@@ -95,6 +95,17 @@ DAMAGES: list[dict[str, Any]] = [
     {"faces": faces_json(refusing(np.ones(3)))},  # of another size
     {"score_calibration": {}},
     {"score_calibration": [1]},
+    *(
+        {"score_calibration": toy_calibration({}).to_json() | {name: value}}
+        for name, value in (
+            ("schema", "other"),
+            ("flip", "yes"),
+            ("cllr", "x"),
+            ("groups", 7),
+            ("model", {}),
+            ("ratio", {}),
+        )
+    ),
 ]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.calibrations import model_calibration, refusing
+from helpers.calibrations import model_calibration
 from helpers.marked_faces import Marked, marked_photo
 from helpers.toy_files import encode, png_header
 from hypothesis import given
@@ -112,19 +112,6 @@ def test_where_the_threshold_comes_from(serve: Any, model: Patches) -> None:
         assert answer.status_code == 501 and "--threshold" in answer.json()["error"]
 
 
-def test_pictures_that_are_no_faces_get_no_decision(serve: Any, model: Patches) -> None:
-    limits = refusing(model.embed(faces(1))[0], -0.999)
-    model.calibration = model_calibration(LFW, faces=limits)
-    other = encode(faces(2)[1])
-    with serve() as client:
-        found = client.post("/v1/verify", files=form(other, FACE)).json()
-        assert found["same"] is None and found["face_scores"][1] == pytest.approx(-1)
-        assert len(found["unknown"]) == 1 and "photo b" in found["unknown"][0]
-        assert client.post("/v1/verify", files=form(other, other)).json()["same"] is True
-        client.service.recognizer.unchecked = True
-        assert client.post("/v1/verify", files=form(FACE, FACE)).json()["same"] is True
-
-
 def test_crops_whose_face_lies_elsewhere_are_refused(client: Any) -> None:
     client.service.recognizer.detector = Marked()
     here, there = (encode(marked_photo((1, x, 0, 1), height=112, width=112)) for x in (0, 12))
@@ -204,16 +191,10 @@ JSON = {"Content-Type": "application/json; charset=utf-8"}
         ('{"images": ["ÄÄÄÄ"]}'.encode(), 422, "image 0: no base64"),
         (b'{"images": [""]}', 422, "image 0: "),
         (b'{"images": [7]}', 400, "no JSON object of texts"),
-        (b'{"images": {"0": "AAAA"}}', 400, "no JSON object of texts"),
-        (b'{"images": null}', 400, "no JSON object of texts"),
         (b'{"images": ["\\ud800"]}', 400, "no JSON object of texts"),
-        (b'{"images": ["AAAA"', 400, "no JSON object of texts"),
         (b'{"images": ["\xff"]}', 400, "no JSON object of texts"),
-        (b'[["images", "AAAA"]]', 400, "no JSON object of texts"),
-        (b"NaN", 400, "no JSON object of texts"),
         (b"", 400, "no JSON object of texts"),
         (b"{}", 400, "no image"),
-        (b'{"\\ud800": "a"}', 400, "no JSON object of texts"),
         (b"[" * 150_000, 413, "4 texts"),
         (b"[" * 600, 400, "no JSON object of texts"),
         (b'{"images":[' + b'"",' * 50_000 + b'""]}', 413, "4 texts"),

@@ -26,7 +26,7 @@ from facerec.embedding.extraction import Embeddings
 from facerec.embedding.face_score import fit_face_score
 from facerec.embedding.model import EmbeddingModel
 from facerec.embedding.space import Space
-from facerec.report.estimate import Estimate
+from facerec.report.estimate import Estimate, Unit
 from facerec.statistics.calibration import (
     CELLS,
     CENTRES,
@@ -341,11 +341,11 @@ def judge(
                     counted[name] = counts
         rows = _compare_groups(calibration.ratio, counted)
         for row in rows:
-            name = row["group"]
-            limits = Interval(*row["cllr_interval"], method=JACKKNIFE, assumption=DEPENDENT)
-            metrics[f"Cllr, bits: {name}"] = Estimate(row["cllr"], limits, unit="bits")
-            limits = Interval(*row["too_high_interval"], method=JACKKNIFE, assumption=DEPENDENT)
-            metrics[f"ratios too high by: {name}"] = Estimate(row["too_high"], limits, unit="times")
+            for name, what in (("cllr", "Cllr, bits"), ("too_high", "ratios too high by")):
+                low, high = row[f"{name}_interval"]
+                limits = Interval(low, high, 0.95, JACKKNIFE, DEPENDENT)
+                unit: Unit = "bits" if name == "cllr" else "times"
+                metrics[f"{what}: {row['group']}"] = Estimate(row[name], limits, unit=unit)
         judged.append(differing(rows, groups))
     return replace(
         result,

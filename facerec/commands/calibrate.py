@@ -163,13 +163,12 @@ def _subjects(source: Path, opened: Opened | None, stored: Embeddings | None) ->
     from facerec.verification.bench import INFERRED
 
     inferred = opened is not None and opened.description.get("subjects_from") == INFERRED
-    names = stored.subjects if stored is not None else None
-    if opened is not None:
-        names = None if inferred else opened.subjects()
+    known = stored.subjects if stored is not None else None
+    names = known if opened is None else None if inferred else opened.subjects()
     if names is None:
-        known = ", or by its same pairs alone" if inferred else ""
+        pairs = ", or by its same pairs alone" if inferred else ""
         raise DatasetError(
-            f"{source}: it does not say who is on its images{known}; name a table with the columns "
+            f"{source}: it does not say who is on its images{pairs}; name a table with the columns "
             "image_id,subject_id with --subjects"
         )
     return names

@@ -463,19 +463,15 @@ def parse_align(text: str | None, threshold: float | None = None) -> Aligner | N
     """
     suffix = "" if text is None else Path(text).suffix.lower()
     detects = text == "insightface" or suffix == ".onnx"
-    if threshold is not None and not (detects and 0 <= threshold <= 1):
-        raise DatasetError(
-            "--align-threshold is from 0 to 1 and belongs to a detector; give --align insightface "
-            "or a YuNet .onnx file, or leave it out"
-        )
-    if text is None:
+    if text is None and threshold is None:
         return None
-    if suffix == ".csv":
+    if threshold is None and text is not None and suffix == ".csv":
         return read_points(Path(text))
-    if not detects:
+    if text is None or not detects or not 0 <= (threshold or 0) <= 1:
         raise DatasetError(
             f"{text!r} names no way of aligning faces; give a .csv file of points, the word "
-            "insightface, or a YuNet .onnx file"
+            "insightface or a YuNet .onnx file, and --align-threshold, from 0 to 1, with the "
+            "latter two alone"
         )
     given = [] if threshold is None else [threshold]
     return InsightFaceDetector(*given) if suffix != ".onnx" else YuNet(text, *given)

@@ -22,7 +22,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from facerec.base.errors import ImageError, ModelError
-from facerec.embedding.align import Detector, align_face, face_template
 from facerec.embedding.recognizer import FaceRecognizer
 from facerec.service.limits import Access, Refusal
 from tests.helpers.toy_service import (
@@ -59,26 +58,6 @@ def test_embeddings_are_those_of_the_recognizer(client: Any) -> None:
     for sent in ([jpeg, face], [f"data:image/jpeg;base64,{jpeg}", lines]):
         assert client.post("/v1/embed", json={"images": sent}).json()["embeddings"] == alone
     assert client.post("/v1/embed", json={"images": jpeg}).json()["embeddings"] == alone[:1]
-
-
-def test_faces_in_photos_are_found(client: Any) -> None:
-    class Found(Detector):
-        name = "found"
-
-        def _detect(self, image: np.ndarray) -> Any:
-            points = np.stack([face_template() + 5, face_template() + 9])
-            there = slice(0 if len(image) == 224 else 2)  # a crop, and black around it
-            boxes = np.array([(0, 0, 90, 90), (0, 0, 80, 80.0)])
-            return boxes[there], points[there], np.ones(2)[there]
-
-    recognizer = client.service.recognizer
-    recognizer.detector = Found(0.5)
-    photo = faces(1, 2, (150, 140))[0]
-    found = client.post("/v1/verify", files=form(encode(photo), FACE)).json()
-    crop = align_face(photo, face_template() + 5)
-    expected = recognizer.similarity(crop, faces(1)[0])
-    assert found["similarity"] == pytest.approx(float(expected), abs=1e-6)
-    assert found["notes"] == ["image 0: 2 faces, face 1 from the largest on is taken"]
 
 
 def test_verify(client: Any) -> None:

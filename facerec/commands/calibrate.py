@@ -163,9 +163,8 @@ def _subjects(source: Path, opened: Opened | None, stored: Embeddings | None) ->
     from facerec.verification.bench import INFERRED
 
     inferred = opened is not None and opened.description.get("subjects_from") == INFERRED
-    names = stored.subjects if stored is not None else None
-    if opened is not None:
-        names = None if inferred else opened.subjects()
+    known = stored.subjects if stored is not None else None
+    names = known if opened is None else None if inferred else opened.subjects()
     if names is None:
         who = "only its same pairs tell" if inferred else "it does not say"
         raise DatasetError(

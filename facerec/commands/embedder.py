@@ -230,7 +230,8 @@ class Embedder(ModelFlags):
             space.check(made, str(path))
         with progress_bar(console, "images") as progress:
             if every_face and isinstance(aligner, Detector):
-                images = aligner = EveryFace(images, aligner, self.batch_size, progress)
+                images = EveryFace(images, aligner, self.batch_size, progress)
+                aligner = images.aligner
             found = embed_images(
                 network,
                 images,
@@ -262,8 +263,6 @@ class Embedder(ModelFlags):
         if is_embeddings(path):
             self.refuse_unused()
             return self.known(read_stored(path, self.column_names, console), console)
-        if not path.exists():
-            raise DatasetError(f"{path}: there is no such file or folder; check the path")
         if kind := other_kind(path):
             raise DatasetError(kind)
         photo = path.resolve()  # one photo may be a link to it
@@ -278,10 +277,8 @@ DEFAULT = Embedder()
 LENIENT = Embedder(on_error="skip")
 
 
-def preprocessing_words(preprocessing: Preprocessing | None) -> str:
-    """Return channels and scaling in a few words; None is a graph that normalises by itself."""
-    if preprocessing is None:
-        return "inside the graph; RGB pixels 0…255 go in"
+def preprocessing_words(preprocessing: Preprocessing) -> str:
+    """Return channels and scaling in a few words."""
     channels = preprocessing.channels.upper()
     mean, std = preprocessing.mean, preprocessing.std
     if (mean, std) == (0, 1):

@@ -20,7 +20,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from facerec.base.errors import DatasetError, ImageError, ModelError, message_line
+from facerec.base.errors import DatasetError, FacerecError, ImageError, ModelError, message_line
 from facerec.base.files import check_regular, sha256
 from facerec.base.libraries import cv2, needed
 from facerec.base.names import is_missing, same_name
@@ -237,11 +237,11 @@ class KnownPoints(Aligner):
     """Points that are known before; an image without any is a failure to acquire.
 
     Args:
-        points: id of an image → its five points, ``(5, 2)``.
+        points: id of an image → its five points, ``(5, 2)``, or why there are none.
         **about: ``method`` and what else a report must say of them.
     """
 
-    def __init__(self, points: Mapping[str, Points], **about: str) -> None:
+    def __init__(self, points: Mapping[str, Points | FacerecError], **about: Any) -> None:
         self._points, self._about = points, about
 
     def faces(self, image: Image, where: str, image_id: str = "") -> Faces:
@@ -249,7 +249,8 @@ class KnownPoints(Aligner):
         if (name := same_name(image_id)) not in self._points:
             source = self._about.get("path", "the bench")
             raise NotAcquiredError(f"{where}: {source} has no line with points for {name!r}")
-        points = self._points[name]
+        if isinstance(points := self._points[name], FacerecError):
+            raise points
         return points[None], np.concatenate([points.min(axis=0), points.max(axis=0)])[None]
 
     def describe(self) -> dict[str, Any]:
@@ -462,19 +463,15 @@ def parse_align(text: str | None, threshold: float | None = None) -> Aligner | N
     """
     suffix = "" if text is None else Path(text).suffix.lower()
     detects = text == "insightface" or suffix == ".onnx"
-    if threshold is not None and not (detects and 0 <= threshold <= 1):
-        raise DatasetError(
-            "--align-threshold is from 0 to 1 and belongs to a detector; give --align insightface "
-            "or a YuNet .onnx file, or leave it out"
-        )
-    if text is None:
+    if text is None and threshold is None:
         return None
-    if suffix == ".csv":
+    if threshold is None and text is not None and suffix == ".csv":
         return read_points(Path(text))
-    if not detects:
+    if text is None or not detects or not 0 <= (threshold or 0) <= 1:
         raise DatasetError(
             f"{text!r} names no way of aligning faces; give a .csv file of points, the word "
-            "insightface, or a YuNet .onnx file"
+            "insightface or a YuNet .onnx file, and --align-threshold, from 0 to 1, with the "
+            "latter two alone"
         )
     given = [] if threshold is None else [threshold]
     return InsightFaceDetector(*given) if suffix != ".onnx" else YuNet(text, *given)

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from facerec.base.files import atomic_path, check_no_links
 from facerec.base.libraries import cv2
 from facerec.base.limits import Count, Flags
 from facerec.base.progress import Progress
-from facerec.embedding.align import NotAcquiredError, align_face, parse_align
+from facerec.embedding.align import Aligner, NotAcquiredError, align_face, parse_align
 from facerec.embedding.extraction import extract
 from facerec.records.decode import decode_image
 from facerec.records.images import OnError, SubjectFolders
@@ -120,9 +120,7 @@ class _Cutter:
         from facerec.embedding.loading import load_model
 
         self.photos, self.every, self.folder = photos, how.faces == "all", folder
-        aligner = parse_align(how.align, how.align_threshold)
-        assert aligner is not None
-        self.aligner = aligner
+        self.aligner = cast(Aligner, parse_align(how.align, how.align_threshold))
         self.model = None if how.model is None else load_model(how.model)
         self.known = None if self.model is None else self.model.faces
         if self.model is not None and self.known is None:

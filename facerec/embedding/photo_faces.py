@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from facerec.base.errors import FacerecError, ImageError, RecordError
 from facerec.base.progress import Progress
-from facerec.embedding.align import Aligner, Detector, Faces, Image
+from facerec.embedding.align import Detector, KnownPoints, Points
 from facerec.records.decode import batches_ahead, decode_image
 from facerec.records.images import ImageSource, text_array
 
@@ -24,8 +24,8 @@ class PhotoFace(NamedTuple):
     """Left, top, right and bottom, in pixels of the upright photo."""
 
 
-class EveryFace(ImageSource, Aligner):
-    """The faces of photos as images, and what cuts them out; a photo without one has a row too.
+class EveryFace(ImageSource):
+    """The faces of photos as images; a photo without one has a row too.
 
     Faces are found at once, and their points kept: photos are read again when faces are cut out.
 
@@ -37,6 +37,7 @@ class EveryFace(ImageSource, Aligner):
 
     Attributes:
         shown: which face each image is; without number for a photo without a face.
+        aligner: cuts the faces out.
     """
 
     upright = True
@@ -44,36 +45,34 @@ class EveryFace(ImageSource, Aligner):
     def __init__(
         self, photos: ImageSource, detector: Detector, batch_size: int, progress: Progress
     ) -> None:
-        self._photos, self._detector, self.notes = photos, detector, photos.notes
+        self._photos, self.notes = photos, photos.notes
         self._photo: list[int] = []
-        self._found: dict[str, Faces | FacerecError] = {}
         self.shown: list[PhotoFace] = []
-        ids: list[str] = []
+        known: dict[str, Points | FacerecError] = {}
 
-        def find(index: int) -> list[tuple[Faces | FacerecError, PhotoFace]]:
+        def find(index: int) -> list[tuple[Points | FacerecError, PhotoFace]]:
             name, where = str(photos.ids[index]), photos.where(index)
             try:
                 image = decode_image(photos.encoded(index), where, size=None, upright=True)
-                points, boxes = detector.faces(image, where)
+                every = zip(*detector.faces(image, where), strict=True)
+                return [
+                    (points, PhotoFace(name, number, tuple(box.tolist())))
+                    for number, (points, box) in enumerate(every, 1)
+                ]
             except (ImageError, RecordError) as error:
                 return [(error, PhotoFace(name))]
-            every = zip(points[:, None], boxes[:, None], boxes.tolist(), strict=True)
-            return [
-                ((five, box), PhotoFace(name, number, tuple(corners)))
-                for number, (five, box, corners) in enumerate(every, 1)
-            ]
 
         for start, batch in batches_ahead(find, np.arange(len(photos)), batch_size):
             for index, future in enumerate(batch, start):
                 found = future.result()
-                for face, shown in found:
-                    several = f" face {shown.face}" if len(found) > 1 else ""
-                    ids.append(shown.image_id + several)
-                    self._found[ids[-1]] = face
+                for points, face in found:
+                    several = f" face {face.face}" if len(found) > 1 else ""
+                    known[face.image_id + several] = points
                     self._photo.append(index)
-                    self.shown.append(shown)
+                    self.shown.append(face)
             progress("finding faces", start + len(batch), len(photos))
-        self.ids = text_array(ids, "the photos")
+        self.ids = text_array([*known], "the photos")
+        self.aligner = KnownPoints(known, **detector.describe())
 
     def encoded(self, i: int) -> bytes:
         """Return the encoded photo of face ``i``."""
@@ -82,13 +81,3 @@ class EveryFace(ImageSource, Aligner):
     def where(self, i: int) -> str:
         """Name the photo of face ``i``."""
         return self._photos.where(self._photo[i])
-
-    def faces(self, image: Image, where: str, image_id: str = "") -> Faces:
-        """Return the points and the box of a face."""
-        if isinstance(face := self._found[image_id], FacerecError):
-            raise face
-        return face
-
-    def describe(self) -> dict[str, Any]:
-        """Return what the detector says of itself."""
-        return self._detector.describe()

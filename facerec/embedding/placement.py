@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.base.progress import Progress
+from facerec.cosines.unit_rows import row_norms, unit_rows
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.model import EmbeddingModel, shifted
 
@@ -105,16 +106,13 @@ def stranger_cosine(vectors: NDArray[np.floating], subjects: NDArray[np.str_]) -
         vectors: raw embeddings ``(N, D)``; rows that are zero or not finite are left out.
         subjects: of the images, ``(N,)``; those of nobody knows whom, empty, are left out.
     """
-    with np.errstate(all="ignore"):
-        lengths = np.linalg.norm(vectors, axis=1)
-    rows = np.flatnonzero((lengths > 0) & np.isfinite(lengths) & (subjects != ""))
+    norms = row_norms(vectors)
+    rows = np.flatnonzero(~np.isnan(norms) & (subjects != ""))
     names, subject = np.unique(subjects[rows], return_inverse=True)
     if len(names) < 2:
         return math.nan
     sums = np.zeros((len(names), vectors.shape[1]))
-    for block in np.array_split(np.arange(len(rows)), -(-len(rows) // 4096)):
-        chosen = rows[block]
-        np.add.at(sums, subject[block], vectors[chosen] / lengths[chosen, None])
+    np.add.at(sums, subject, unit_rows(vectors, norms, rows))
     images = np.bincount(subject).astype(float)
     # The square of a sum is that of all pairs; people with themselves are taken out.
     products = (sums.sum(axis=0) ** 2).sum() - (sums**2).sum()

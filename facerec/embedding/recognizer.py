@@ -226,12 +226,12 @@ class FaceRecognizer:
 
     def _detector_for(self, image: Image, where: str) -> Detector | None:
         """Return what finds the faces of a photo; None for one that is aligned."""
-        found, size = image.shape[:2], self.model.image_size
-        if found == size:
+        (height, width), size = image.shape[:2], self.model.image_size
+        if (height, width) == size:
             return None
         face_template(size)  # no detector helps where there is none
         if self.detector is None:
-            sides = "{}×{} (height×width) is not {}×{}".format(*found, *size)
+            sides = f"{height}×{width} (height×width) is not {size[0]}×{size[1]}"
             raise ImageError(f"{where}: {sides}; {NO_DETECTOR}")
         return self.detector
 

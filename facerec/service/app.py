@@ -210,9 +210,8 @@ class Service:
         path = path if path in _PATHS else "other"
         method = method if method in ("GET", "HEAD", "POST", "OPTIONS") else "other"
         self.metrics.seconds.labels(path, str(response.status_code)).observe(seconds)
-        images = getattr(request.state, "images", 0)
-        said = method, path, response.status_code, images, 1000 * seconds
-        log.info("%s %s %d images=%d %.1f ms", *said)
+        said = method, path, response.status_code, getattr(request.state, "images", 0)
+        log.info("%s %s %d images=%d %.1f ms", *said, 1000 * seconds)
         return response
 
 

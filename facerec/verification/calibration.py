@@ -341,13 +341,10 @@ def judge(
                     counted[name] = counts
         rows = _compare_groups(calibration.ratio, counted)
         for row in rows:
-            units: tuple[tuple[str, str, Unit], ...] = (
-                ("cllr", "Cllr, bits", "bits"),
-                ("too_high", "ratios too high by", "times"),
-            )
-            for name, what, unit in units:
+            for name, what in (("cllr", "Cllr, bits"), ("too_high", "ratios too high by")):
                 low, high = row[f"{name}_interval"]
                 limits = Interval(low, high, 0.95, JACKKNIFE, DEPENDENT)
+                unit: Unit = "bits" if name == "cllr" else "times"
                 metrics[f"{what}: {row['group']}"] = Estimate(row[name], limits, unit=unit)
         judged.append(differing(rows, groups))
     return replace(

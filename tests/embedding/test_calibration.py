@@ -95,6 +95,17 @@ DAMAGES: list[dict[str, Any]] = [
     {"faces": faces_json(refusing(np.ones(3)))},  # of another size
     {"score_calibration": {}},
     {"score_calibration": [1]},
+    *(
+        {"score_calibration": toy_calibration({}).to_json() | {name: value}}
+        for name, value in (
+            ("schema", "other"),
+            ("flip", "yes"),
+            ("cllr", "x"),
+            ("groups", 7),
+            ("model", {}),
+            ("ratio", {}),
+        )
+    ),
 ]
 
 
@@ -186,6 +197,7 @@ def test_a_shift_is_taken_over_or_said_otherwise(path: Path) -> None:
     for moved in (model, other):
         wanted = extract(plain, shifted(pictures, moved.shift), flip=True).vectors
         np.testing.assert_array_equal(extract(moved, pictures, flip=True).vectors, wanted)
+        assert moved.describe()["shift"] == [*moved.shift] and "shift" not in plain.describe()
     assert load_model(path, shift=(0, 0)).shift == (0, 0)
     for far in ((112, 0), (0, -112)):
         with pytest.raises(ModelError, match="out of a picture"):

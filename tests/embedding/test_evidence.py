@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
 
 import pytest
 from helpers.calibrations import toy_calibration
 
-from facerec.base.errors import ModelError
 from facerec.embedding.calibration import ScoreCalibration
 from facerec.embedding.evidence import Evidence
 
@@ -19,12 +17,6 @@ MODEL = {"name": "mine", "sha256": "a" * 64, "preprocessing": {"channels": "rgb"
 @pytest.fixture(scope="module")
 def known() -> ScoreCalibration:
     return toy_calibration(MODEL)
-
-
-def test_its_json_says_the_same_again(known: ScoreCalibration) -> None:
-    again = ScoreCalibration.from_json(json.loads(json.dumps(known.to_json())), "c.json")
-    for score in (-0.9, 0.1, 0.5, 0.99):
-        assert again.evidence(score) == known.evidence(score)
 
 
 def test_evidence_is_the_ratio_where_there_are_data(known: ScoreCalibration) -> None:
@@ -62,15 +54,3 @@ def test_a_ratio_below_one_speaks_for_two(
     found = Evidence(ratio, low, high, 1 / 52_000, (1 / 91_000, 1 / 31_000), "calibrated on …")
     assert words in str(found)
     assert "1 stranger in 52,000 [31,000, 91,000] scores as high" in str(found)
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("schema", "other"), ("flip", "yes"), ("cllr", "x"), ("groups", 7)]
-    + [(name, {}) for name in ("model", "ratio")],
-)
-def test_what_is_damaged_is_refused_by_name(
-    known: ScoreCalibration, field: str, value: Any
-) -> None:
-    with pytest.raises(ModelError, match=r"c\.json"):
-        ScoreCalibration.from_json(known.to_json() | {field: value}, "c.json")

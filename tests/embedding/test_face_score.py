@@ -108,14 +108,6 @@ def test_without_faces_to_spoil_there_is_one_centre() -> None:
     assert list(score.power) == ["pictures without a face"] and len(score.centres) == 1
 
 
-def test_its_json_says_the_same_again(known: tuple[FaceScore, np.ndarray]) -> None:
-    score, vectors = known
-    again = from_dict(FaceScore, faces_json(score), "a file")
-    np.testing.assert_array_equal(again(vectors), score(vectors))
-    for name in ("limit", "faces", "power", "least", "words"):
-        assert getattr(again, name) == getattr(score, name)
-
-
 @pytest.mark.parametrize(
     "damage",
     [

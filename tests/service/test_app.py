@@ -15,14 +15,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.calibrations import model_calibration, refusing
+from helpers.calibrations import model_calibration
 from helpers.marked_faces import Marked, marked_photo
 from helpers.toy_files import encode, png_header
 from hypothesis import given
 from hypothesis import strategies as st
 
 from facerec.base.errors import ImageError, ModelError
-from facerec.embedding.align import Detector, align_face, face_template
 from facerec.embedding.recognizer import FaceRecognizer
 from facerec.service.limits import Access, Refusal
 from tests.helpers.toy_service import (
@@ -61,26 +60,6 @@ def test_embeddings_are_those_of_the_recognizer(client: Any) -> None:
     assert client.post("/v1/embed", json={"images": jpeg}).json()["embeddings"] == alone[:1]
 
 
-def test_faces_in_photos_are_found(client: Any) -> None:
-    class Found(Detector):
-        name = "found"
-
-        def _detect(self, image: np.ndarray) -> Any:
-            points = np.stack([face_template() + 5, face_template() + 9])
-            there = slice(0 if len(image) == 224 else 2)  # a crop, and black around it
-            boxes = np.array([(0, 0, 90, 90), (0, 0, 80, 80.0)])
-            return boxes[there], points[there], np.ones(2)[there]
-
-    recognizer = client.service.recognizer
-    recognizer.detector = Found(0.5)
-    photo = faces(1, 2, (150, 140))[0]
-    found = client.post("/v1/verify", files=form(encode(photo), FACE)).json()
-    crop = align_face(photo, face_template() + 5)
-    expected = recognizer.similarity(crop, faces(1)[0])
-    assert found["similarity"] == pytest.approx(float(expected), abs=1e-6)
-    assert found["notes"] == ["image 0: 2 faces, face 1 from the largest on is taken"]
-
-
 def test_verify(client: Any) -> None:
     a, b = faces(2)
     expected = client.service.recognizer.verify(a, b)
@@ -110,19 +89,6 @@ def test_where_the_threshold_comes_from(serve: Any, model: Patches) -> None:
     with serve(fpr="1e-4") as client:
         answer = client.post("/v1/verify", files=form(FACE, FACE))
         assert answer.status_code == 501 and "--threshold" in answer.json()["error"]
-
-
-def test_pictures_that_are_no_faces_get_no_decision(serve: Any, model: Patches) -> None:
-    limits = refusing(model.embed(faces(1))[0], -0.999)
-    model.calibration = model_calibration(LFW, faces=limits)
-    other = encode(faces(2)[1])
-    with serve() as client:
-        found = client.post("/v1/verify", files=form(other, FACE)).json()
-        assert found["same"] is None and found["face_scores"][1] == pytest.approx(-1)
-        assert len(found["unknown"]) == 1 and "photo b" in found["unknown"][0]
-        assert client.post("/v1/verify", files=form(other, other)).json()["same"] is True
-        client.service.recognizer.unchecked = True
-        assert client.post("/v1/verify", files=form(FACE, FACE)).json()["same"] is True
 
 
 def test_crops_whose_face_lies_elsewhere_are_refused(client: Any) -> None:
@@ -204,16 +170,10 @@ JSON = {"Content-Type": "application/json; charset=utf-8"}
         ('{"images": ["ÄÄÄÄ"]}'.encode(), 422, "image 0: no base64"),
         (b'{"images": [""]}', 422, "image 0: "),
         (b'{"images": [7]}', 400, "no JSON object of texts"),
-        (b'{"images": {"0": "AAAA"}}', 400, "no JSON object of texts"),
-        (b'{"images": null}', 400, "no JSON object of texts"),
         (b'{"images": ["\\ud800"]}', 400, "no JSON object of texts"),
-        (b'{"images": ["AAAA"', 400, "no JSON object of texts"),
         (b'{"images": ["\xff"]}', 400, "no JSON object of texts"),
-        (b'[["images", "AAAA"]]', 400, "no JSON object of texts"),
-        (b"NaN", 400, "no JSON object of texts"),
         (b"", 400, "no JSON object of texts"),
         (b"{}", 400, "no image"),
-        (b'{"\\ud800": "a"}', 400, "no JSON object of texts"),
         (b"[" * 150_000, 413, "4 texts"),
         (b"[" * 600, 400, "no JSON object of texts"),
         (b'{"images":[' + b'"",' * 50_000 + b'""]}', 413, "4 texts"),

@@ -216,10 +216,8 @@ class Tiles:
         self._tried[kind] = tiles + 1, failures + (not settled)
         if kind == self.kinds[-1]:
             return True
-        if failures > 2 + tiles / 8:
-            self.kinds = (
-                self.kinds[self.kinds.index(kind) + 1 :] if kind in self.kinds else self.kinds
-            )
+        if failures > 2 + tiles / 8 and kind in self.kinds:
+            self.kinds = self.kinds[self.kinds.index(kind) + 1 :]
         return settled
 
     def visit(

@@ -9,6 +9,7 @@ That classes of faces hold such faults: Deng et al., "Sub-center ArcFace", ECCV 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -83,14 +84,14 @@ def clean_set(
     raw, names, images = np.asarray(vectors), np.asarray(labels), np.asarray(ids)
     norms = row_norms(raw)
     rows = np.flatnonzero(~np.isnan(norms) & (names != ""))
-    none: list[Proposal] = []
+    found: list[Proposal] = []
     if face_scores is not None and face_limit is not None:
         scores = np.asarray(face_scores)[rows]
-        none = list(_without_face(images[rows], names[rows], scores, face_limit))
+        found += _without_face(images[rows], names[rows], scores, face_limit)
         rows = rows[~(scores < face_limit)]
     if len(rows) < 4:
-        found = f"{len(rows)} of {len(raw)} images have an embedding and a label"
-        raise MetricError(f"{found}, and to compare takes four; check the images and their labels")
+        few = f"{len(rows)} of {len(raw)} images have an embedding and a label"
+        raise MetricError(f"{few}, and to compare takes four; check the images and their labels")
     unit, images = unit_rows(raw, norms, rows), images[rows]
     words, label = np.unique(names[rows], return_inverse=True)
     count, chosen = len(words), choose_device(device)
@@ -120,33 +121,29 @@ def clean_set(
     rank[order] = np.arange(len(rows))
     twice, cosine = duplicates(members, rank, chosen, across=across, progress=progress)
 
-    def rows_of_proposals() -> Iterator[Proposal]:
-        # The second subject of a mixture may be no subject but what a network cannot tell apart,
-        # such as profiles; nobody else's image is put there.
-        first_title = np.unique(person, return_index=True)[1]
-        for row in proposed(wrong.probability):
-            nearest = int(first_title[wrong.nearest[row]])
-            name = titles[nearest] if nearest < count and wrong.at_home[row] else ""
-            score = float(wrong.probability[row])
-            yield Proposal("wrong_label", str(images[row]), titles[label[row]], name, "", score)
-        moved = np.flatnonzero(split >= count)
-        for row in moved[np.lexsort((label[moved], -mixed[label[moved]]))].tolist():
-            old, new, score = titles[label[row]], titles[split[row]], float(mixed[label[row]])
-            yield Proposal("mixture", str(images[row]), old, new, "", score)
-        sizes, seen = np.bincount(split, minlength=len(titles)), set()
-        for one in joined[np.argsort(same[joined], kind="stable")].tolist():
-            pair = [one, int(partner[one])]
-            goes, stays = sorted(pair, key=lambda each: (sizes[each], -each))  # the smaller one
-            if (goes, stays) not in seen:
-                yield Proposal(
-                    "merge", "", titles[goes], titles[stays], "", float(-np.expm1(same[one]))
-                )
-            seen.add((goes, stays))
-        for (gone, kept), score in zip(twice.tolist(), cosine.tolist(), strict=True):
-            going, staying = str(images[gone]), str(images[kept])
-            yield Proposal("duplicate", going, titles[label[gone]], "", staying, score)
-
-    return Cleaning(count, rows, probability, (*none, *rows_of_proposals()))
+    # The second subject of a mixture may be no subject but what a network cannot tell apart, such
+    # as profiles; nobody else's image is put there.
+    first_title = np.unique(person, return_index=True)[1]
+    for row in proposed(wrong.probability):
+        nearest = int(first_title[wrong.nearest[row]])
+        name = titles[nearest] if nearest < count and wrong.at_home[row] else ""
+        score = float(wrong.probability[row])
+        found.append(Proposal("wrong_label", str(images[row]), titles[label[row]], name, "", score))
+    moved = np.flatnonzero(split >= count)
+    for row in moved[np.lexsort((label[moved], -mixed[label[moved]]))].tolist():
+        old, new, score = titles[label[row]], titles[split[row]], float(mixed[label[row]])
+        found.append(Proposal("mixture", str(images[row]), old, new, "", score))
+    sizes = np.bincount(split, minlength=len(titles))
+    merged: dict[tuple[int, int], float] = {}
+    for one in joined[np.argsort(same[joined], kind="stable")].tolist():
+        pair = sorted([one, int(partner[one])], key=lambda each: (sizes[each], -each))
+        merged.setdefault((pair[0], pair[1]), float(-np.expm1(same[one])))
+    for (goes, stays), score in merged.items():  # the smaller one goes
+        found.append(Proposal("merge", "", titles[goes], titles[stays], "", score))
+    for (gone, kept), score in zip(twice.tolist(), cosine.tolist(), strict=True):
+        going, staying = str(images[gone]), str(images[kept])
+        found.append(Proposal("duplicate", going, titles[label[gone]], "", staying, score))
+    return Cleaning(count, rows, probability, tuple(found))
 
 
 def _without_face(
@@ -168,8 +165,7 @@ def _fresh_names(words: NDArray[np.str_], mixed: Ints) -> Iterator[str]:
     """Yield a name for the second subject of each mixed class that nobody has yet."""
     taken = set(words.tolist())
     for name in words[mixed].tolist():
-        number = 2
-        while f"{name}~{number}" in taken:
-            number += 1
-        taken.add(f"{name}~{number}")
-        yield f"{name}~{number}"
+        numbered = (f"{name}~{number}" for number in itertools.count(2))
+        fresh = next(each for each in numbered if each not in taken)
+        taken.add(fresh)
+        yield fresh

@@ -451,8 +451,7 @@ class Gallery:
         norms = row_norms(probes)
         good = np.flatnonzero(norms > 0)
         mine = UnitRows(probes, good, norms)
-        if self._rows is None or self._rows.matrix is not self.templates:
-            self._rows = UnitRows(self.templates)
+        self._rows = self._rows or UnitRows(self.templates)
         if index == "exact":
             rows[good], scores[good] = best(mine, self._rows, count, progress=progress)
             return rows, scores

@@ -80,26 +80,25 @@ def _checked(
     arrays: dict[str, NDArray[Any]], space: Space, calibration: Calibration | None
 ) -> dict[str, NDArray[Any]]:
     """Return the arrays, names in one Unicode form; refuse what no gallery has."""
-    people, size = len(arrays["subjects"]), space.embedding_size
-    for name, kind in zip(COLUMNS, "UffiMM", strict=True):
-        shape = (people, size) if name == "templates" else (people,)
-        if arrays[name].dtype.kind != kind or arrays[name].shape != shape:
-            raise ValueError(f"its {name!r} do not fit")
+    people, subjects = len(arrays["subjects"]), same_names(arrays["subjects"])
+    shapes: dict[str, tuple[int, ...]] = {name: (people,) for name in COLUMNS}
+    shapes |= {"templates": (people, space.embedding_size)}
     digests, rows = (arrays[name] for name in DIGESTS)
-    layout = [digests.dtype.kind, rows.dtype.kind, *digests.shape, *rows.shape]
-    if layout != ["S", "i", rows.size, rows.size] or ((rows < 0) | (rows >= people)).any():
-        raise ValueError("its digests do not fit")
-    # Templates were unit vectors when they were written.
-    if not np.allclose(row_norms(arrays["templates"]), 1, atol=1e-5):
-        raise ValueError("a template is not of length 1")
+    fits = [
+        *(arrays[name].shape == shapes[name] for name in COLUMNS),
+        "".join(arrays[name].dtype.kind for name in (*COLUMNS, *DIGESTS)) == "UffiMMSi",
+        digests.shape == rows.shape == (rows.size,),
+        bool(((rows >= 0) & (rows < people)).all()),
+        len(np.unique(subjects)) == people,
+        # They were unit vectors when they were written.
+        np.allclose(row_norms(arrays["templates"]), 1, atol=1e-5),
+    ]
     if calibration is not None:
-        subjects = calibration.entry_subjects
-        numbered = np.array_equal(subjects, np.arange(subjects.size)) and subjects.size <= people
-        if not numbered or calibration.entries.min() < -1:
-            raise ValueError("its calibration is of another gallery")
-    subjects = same_names(arrays["subjects"])
-    if len(np.unique(subjects)) < people:
-        raise ValueError("a name is in it twice")
+        entries = calibration.entry_subjects
+        fits += [np.array_equal(entries, np.arange(entries.size)), entries.size <= people]
+        fits.append(bool(calibration.entries.min() >= -1))
+    if not all(fits):
+        raise ValueError("its arrays do not fit together")
     found = {name: arrays[name] for name in (*COLUMNS, *DIGESTS)}
     return {**found, "subjects": subjects, "expires": arrays["expires"].astype("M8[D]")}
 

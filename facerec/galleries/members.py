@@ -21,21 +21,22 @@ class Members:
         vectors: ``(n, D)``.
         label: class of each, ``(n,)``, in ``[0, classes)``; −1 for one that takes no part.
         classes: their number.
+
+    Attributes:
+        order: the images, class by class, ``(m,)``.
+        starts: first of each class in that order, and m at the end, ``(C + 1,)``.
+        images: in each class, ``(C,)``.
     """
 
     def __init__(self, vectors: NDArray[np.floating], label: Ints, classes: int) -> None:
         self.vectors, self.label, self.classes = vectors, label, classes
         self.order = np.argsort(label, kind="stable")[np.count_nonzero(label < 0) :]
         self.starts = np.searchsorted(label[self.order], np.arange(classes + 1))
+        self.images = np.diff(self.starts)
 
     def of(self, number: int) -> Ints:
         """Return the images of a class."""
         return self.order[self.starts[number] : self.starts[number + 1]]
-
-    @property
-    def images(self) -> Ints:
-        """Images of each class, ``(C,)``."""
-        return np.diff(self.starts)
 
     def sums(self, weights: Floats | None = None) -> NDArray[np.float32]:
         """Return the weighted sum of each class, ``(C, D)``, in a file if that is large.

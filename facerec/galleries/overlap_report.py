@@ -94,12 +94,9 @@ def _facts(side: Side, source: Mapping[str, Any]) -> dict[str, Any]:
     path = Path(str(source.get("path", "")))
     known = {key: source[key] for key in ("kind", "sha256") if key in source}
     files = fingerprint(path) if source.get("kind") == "records" and path.exists() else {}
-    counts = {
-        "subjects": side.classes,
-        "images": len(side.order),
-        "ids_sha256": ids_sha256(side.ids),
-    }
-    return {**known, "path": os.fspath(path.resolve()), **files, **counts}
+    of = {"path": os.fspath(path.resolve()), **files}
+    counts = {"subjects": side.classes, "images": len(side.order)}
+    return {**known, **of, **counts, "ids_sha256": ids_sha256(side.ids)}
 
 
 def ids_sha256(ids: NDArray[np.str_]) -> str:

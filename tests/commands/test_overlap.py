@@ -15,7 +15,7 @@ from facerec.embedding.file import read_embeddings, write_embeddings
 from facerec.galleries.known_overlaps import training_overlaps, without_known
 from facerec.galleries.overlap_report import read_overlap
 from facerec.records import Data, open_dataset
-from facerec.records.images import ImageSource
+from facerec.records.images import MemoryImages
 from facerec.verification.bench import Bench, Pairs
 from tests.galleries.test_overlap import two_sets
 
@@ -57,14 +57,6 @@ def test_pictures_without_a_face_are_in_no_set(written: Path, capsys: CaptureFix
         assert f"{found} subjects" in text and held in text and "8 of 120 images do not" in text
 
 
-class _Names(ImageSource):
-    def __init__(self, ids: list[str]) -> None:
-        self.ids = np.array(ids)
-
-    def encoded(self, i: int) -> bytes:
-        raise AssertionError("nothing is decoded here")
-
-
 def test_pairs_of_people_of_the_training_set_are_left_out(written: Path) -> None:
     known = read_overlap(written / "list.csv")
     ids = two_sets(0, (30, 25), 8, noise=0.5)[1].ids.tolist()
@@ -73,7 +65,7 @@ def test_pairs_of_people_of_the_training_set_are_left_out(written: Path) -> None
     second = np.concatenate([np.arange(1, 100, 4), np.arange(4, 100, 4)])
     same = np.arange(49) < 25
     pairs = Pairs(first, second, same, person, np.arange(49) % 7)
-    bench = Bench("toy", _Names(ids), pairs)
+    bench = Bench("toy", MemoryImages("toy", ids, []), pairs)
     (clean,), said = without_known(bench, [known, known])
     kept = (person[first] >= 8) & (person[second] >= 8)
     np.testing.assert_array_equal(clean.pairs.first, first[kept])
@@ -85,7 +77,7 @@ def test_pairs_of_people_of_the_training_set_are_left_out(written: Path) -> None
     (clean,), _ = without_known(bench, [known, more])
     kept &= (person[first] < 23) & (person[second] < 23)
     np.testing.assert_array_equal(clean.pairs.first, first[kept])
-    other = replace(bench, images=_Names([f"{name}x" for name in ids]))
+    other = replace(bench, images=MemoryImages("toy", [f"{name}x" for name in ids], []))
     assert without_known(other, [known]) == ([], [])
 
 

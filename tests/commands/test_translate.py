@@ -9,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.toy_embeddings import take
 from pytest import CaptureFixture, MonkeyPatch
 
 from facerec.commands import enroll, identify, translate
 from facerec.embedding import Embeddings, write_embeddings
 from facerec.galleries import Gallery
 from tests.commands.conftest import Refused
-from tests.galleries.test_bridge import photos, some
+from tests.galleries.test_bridge import photos
 
 BRIDGE = ["bridge_old.npz", "bridge_new.npz", "--gallery", "old.npz", "--out", "bridge.npz"]
 
@@ -125,7 +126,7 @@ def test_who_comes_again_leaves_the_old_gallery(
     before = Gallery.read("old.npz")
     (gone, kept), names = before.templates[[0, -1]], before.subjects.tolist()
     people = photos(40, 1)[1]
-    write_embeddings("come.npz", some(people, np.isin(people.subjects, names[:2])))
+    write_embeddings("come.npz", take(people, np.isin(people.subjects, names[:2])))
     own = ["come.npz", "--gallery", "old.npz", "--old", "old.npz"]
     assert "another --gallery" in refused(enroll.main, *own)
     enroll.main(["come.npz", "--gallery", "new.npz", "--old", "old.npz"])

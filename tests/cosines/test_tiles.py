@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from facerec.cosines import UnitRows, best, cosines, nearest_entries, tiles
 from facerec.cosines.coarse import Coarse, bounds, fast_kinds, products
+from facerec.cosines.unit_rows import row_norms
 from facerec.verification.scoring import score_all_pairs
 
 KINDS: list[Any] = [("float32",), ("bfloat16",), ("int8",), ("int8", "bfloat16", "float32")]
@@ -118,3 +120,17 @@ def test_no_product_is_further_off_than_its_bound(kind: Any) -> None:
 
 def test_the_kinds_of_a_processor_end_with_float32() -> None:
     assert fast_kinds()[-1] == "float32" and len(set(fast_kinds())) == len(fast_kinds())
+
+
+def test_what_is_zero_or_not_finite_has_no_norm_and_gives_no_warning() -> None:
+    matrix = np.full((5, 3), 2, np.float32)
+    matrix[0] = 0
+    matrix[1, 1] = np.inf
+    matrix[2].view(np.uint32)[:] = 0x7F800001  # a NaN that signals
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        norms = row_norms(matrix)
+        large = row_norms(np.full((1, 3), 1e200))
+    np.testing.assert_array_equal(np.isnan(norms), [True, True, True, False, False])
+    np.testing.assert_allclose(norms[3:], np.sqrt(12), rtol=1e-15)
+    assert np.isnan(large).all()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.toy_embeddings import made, take
 
 from facerec.base.errors import DatasetError, ModelError
 from facerec.embedding import Embeddings
@@ -31,16 +32,8 @@ def photos(
     for model, spread in zip("on", noise, strict=True):
         vectors = truth + spread * rng.normal(size=truth.shape)
         vectors = (vectors if model == "o" else vectors @ MAP).astype(np.float32)
-        note = {"model": {"sha256": model, "name": f"network {model}", "preprocessing": {}}}
-        norms = np.linalg.norm(vectors, axis=1)
-        found.append(Embeddings(vectors, norms, True, ids, subjects, note=note))
+        found.append(made(vectors, subjects, model, ids=ids, flip=True))
     return found[0], found[1]
-
-
-def some(embeddings: Embeddings, rows: slice | np.ndarray) -> Embeddings:
-    assert embeddings.ids is not None and embeddings.subjects is not None
-    parts = {name: getattr(embeddings, name)[rows] for name in ("vectors", "norms", "ids")}
-    return replace(embeddings, **parts, subjects=embeddings.subjects[rows])
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +98,7 @@ def test_what_makes_no_bridge_is_refused() -> None:
     with pytest.raises(ModelError, match="of one network"):
         Bridge.build(old, old)
     with pytest.raises(DatasetError, match="10 named people"):
-        Bridge.build(some(old, slice(40)), new)
+        Bridge.build(take(old, slice(40)), new)
     with pytest.raises(DatasetError, match="0 named people"):
         Bridge.build(old, photos(120, 7)[1])
     with pytest.raises(DatasetError, match="0 named people"):
@@ -121,11 +114,11 @@ def test_what_makes_no_bridge_is_refused() -> None:
 def test_translated_searches_check_spaces_and_leave_the_gallery_alone(bridge: Bridge) -> None:
     old, new = photos(60, 8, name="enrolled")
     gallery = Gallery(bridge.old)
-    gallery.enroll(some(old, slice(0, None, 2)))
+    gallery.enroll(take(old, slice(0, None, 2)))
     gallery.calibrate()
     before = gallery.calibration
     translated = gallery.translated(bridge)
-    probes = some(new, slice(1, None, 2))
+    probes = take(new, slice(1, None, 2))
     found = translated.identify(probes, threshold=0.3)
     assert (found.subjects[found.rows[:, 0]] == probes.subjects).mean() > 0.9
     with pytest.raises(ModelError, match="bridge"):
@@ -146,11 +139,9 @@ def test_translated_searches_check_spaces_and_leave_the_gallery_alone(bridge: Br
 
 
 def test_who_is_deleted_or_expired_is_not_found_through_a_bridge(bridge: Bridge) -> None:
-    old, _ = photos(5, 13)
     gallery = Gallery(bridge.old)
-    gallery.enroll(old, expires=date(2001, 1, 1))
+    gallery.enroll(photos(5, 13)[0], expires=date(2001, 1, 1))
     gallery.enroll(photos(5, 14)[0])
     gallery.delete("14/0")
-    translated = gallery.translated(bridge)
-    found = translated.identify(photos(5, 14)[1], threshold=-1.0)
+    found = gallery.translated(bridge).identify(photos(5, 14)[1], threshold=-1.0)
     assert sorted(set(found.subjects)) == ["14/1", "14/2", "14/3", "14/4"]

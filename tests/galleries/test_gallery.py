@@ -115,18 +115,13 @@ def test_what_cannot_be_enrolled_is_listed_by_image() -> None:
     assert "b" not in found and "a" in found
 
 
-def test_embeddings_of_another_space_are_refused() -> None:
+def test_questions_without_an_answer_are_refused() -> None:
     vectors, names = people(4)
     found = gallery(vectors, names)
     for act in (found.enroll, found.calibrate, found.identify):
         with pytest.raises(ModelError, match=r"gallery cannot be compared.*another model"):
-            act(embeddings(vectors, names, sha256="cd" * 32))
+            act(embeddings(vectors, names, "cd" * 32))
     assert len(found) == 4 and found.calibration is None
-
-
-def test_questions_without_an_answer_are_refused() -> None:
-    vectors, names = people(4)
-    found = gallery(vectors, names)
     with pytest.raises(MetricError, match="calibrated"):
         found.identify(vectors, fpir="1e-2")
     # With neither, candidates are listed and nobody is named.
@@ -272,10 +267,6 @@ def test_damaged_galleries_end_in_a_sentence(tmp_path: Path) -> None:
         broken.write(path)
         with pytest.raises(DatasetError, match="no gallery"):
             Gallery.read(path)
-    for content in (b"PK no archive", b""):
-        path.write_bytes(content)
-        with pytest.raises(DatasetError, match="no gallery"):
-            Gallery.read(path)
 
 
 @pytest.mark.parametrize("stored", [True, False])
@@ -307,15 +298,14 @@ def test_a_photo_counts_once(tmp_path: Path, stored: bool) -> None:
     # Who comes with the same photo again stays as long as is asked for now.
     assert again.enroll(more, expires=date(2999, 1, 1)).images == 0
     assert np.isnat(again.expires[0]) and str(again.expires[1]) == "2999-01-01"
-    nobody = embeddings(np.stack([third, -third]), ["c", "c"], digests=digests("5", "6"))
+    nobody = embeddings(np.stack([third, -third, third]), [*"ccc"], digests=digests(*"565"))
     assert not again.enroll(nobody, expires=date(2999, 2, 1)).images
     assert str(again.expires[1]) == "2999-01-01"
 
 
 def test_one_photo_under_two_people_is_refused_for_the_second() -> None:
     vectors, _ = people(4)
-    names = ["a", "b", "b", "c"]
-    made = embeddings(vectors, names, digests=digests("1", "1", "2", "2"))
+    made = embeddings(vectors, [*"abbc"], digests=digests(*"1122"))
     found = Gallery(Space.of(made))
     report = found.enroll(made)
     assert report.failures.keys() == {"image 1", "image 3"} and report.repeated == 0

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.toy_embeddings import made
 
 from facerec.embedding.extraction import Embeddings
 from facerec.galleries import Overlap, find_overlap
@@ -24,10 +25,8 @@ def face_set(
     spread = rng.normal(size=(len(who), DIMENSIONS)) * noise / np.sqrt(DIMENSIONS)
     vectors = centres[who] + spread
     vectors *= rng.uniform(5, 20, (len(who), 1)) / np.linalg.norm(vectors, axis=1, keepdims=True)
-    vectors = vectors.astype(np.float32)
     ids = np.array([f"{prefix}{person}/{i}" for i, person in enumerate(who)])
-    subjects = np.array([f"{prefix}{person}" for person in who]) if named else None
-    return Embeddings(vectors, np.linalg.norm(vectors, axis=1), False, ids, subjects)
+    return made(vectors, [f"{prefix}{person}" for person in who] if named else None, ids=ids)
 
 
 def two_sets(

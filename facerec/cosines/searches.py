@@ -154,7 +154,6 @@ def search_gallery(
         nearest.best,
         np.where(mates > 0, nearest.mate, np.float32(np.nan)),
         np.where(mates > 0, rank, 0),
-        entries,
     )
 
 

@@ -109,7 +109,7 @@ def all_pairs(path: Path) -> Figures:
     """Read what ``all-pairs --json`` wrote."""
     result = read_json(path)
     figures: Figures = {f"{side} pairs": result["pairs"][side] for side in ("mated", "non_mated")}
-    for row in result["figures"]:
+    for row in result["rows"]:
         kind, at = f"{row['figure']}@".split("@")[:2]
         target, ends = row["target"], [row["low"], row["high"]]
         if at == "threshold":

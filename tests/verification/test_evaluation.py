@@ -107,6 +107,14 @@ def test_figures_are_those_of_the_statistics() -> None:
     assert result.metrics["norm CV"].value == pytest.approx(norms.std() / norms.mean())
     assert (result.mated, result.non_mated, result.failures, result.notes) == (100, 100, (), ())
     np.testing.assert_array_equal(result.mated_scores, positives)
+    # 100 different pairs resolve two of the targets.
+    assert [row.fpr for row in result.thresholds()] == ["1e-1", "1e-2"]
+    for row, found in zip(result.thresholds(), result.points, strict=False):
+        tpr, fpr, ends = found.tpr.interval, found.fpr.interval, found.threshold.interval
+        assert (row.threshold, row.tpr) == (found.point.threshold, found.point.tpr)
+        assert row.false_accepts == (found.point.false_accepts, 100)
+        assert row.tpr_interval == (tpr.low, tpr.high) and row.fpr_interval == (fpr.low, fpr.high)
+        assert row.threshold_interval in ((ends.low, ends.high), None)
 
 
 def with_persons(people: int = 40) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

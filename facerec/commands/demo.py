@@ -102,8 +102,8 @@ def demo(
         runs.append(run)
     plain, treated = runs
     console.rule("verification of both")
-    first, second = (Verified(_verify(run, data, console)) for run in runs)
-    tell(first, second, Figures(out=out / "verify"), console)
+    sides = [Verified(_verify(run, data, console)) for run in runs]
+    tell(sides, Figures(out=out / "verify"), console)
     console.rule("export of ArcFace + SEC")
     export_onnx(treated)
     for name, run in zip(arms, runs, strict=True):
@@ -118,7 +118,7 @@ def demo(
             precision=Precision(fmr=("1e-2", "1e-3")),
         )
     console.rule("results")
-    results = dict(zip(arms, (first.results, second.results), strict=True))
+    results = dict(zip(arms, [side.results for side in sides], strict=True))
     audits = [out / "audit" / run.name for run in runs]
     console.print(_verdict(audits), soft_wrap=False)
     console.print()

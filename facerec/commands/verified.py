@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,7 +77,7 @@ class Verified:
     searches: list[IdentificationResult] = field(default_factory=list)
 
 
-def tell(first: Verified, second: Verified | None, figures: Figures, console: Console) -> None:
+def tell(sides: Sequence[Verified], figures: Figures, console: Console) -> None:
     """Print one side, or two and their differences, and write what was asked for."""
     from facerec.verification.calibration import judge
     from facerec.verification.compare import compare
@@ -84,6 +85,7 @@ def tell(first: Verified, second: Verified | None, figures: Figures, console: Co
     from facerec.verification.page import SCHEMA, write_report
     from facerec.verification.report import print_result
 
+    first, *others = sides
     if figures.calibration is not None:
         known = read_ratio(figures.calibration)
         for name, result in first.results.items():
@@ -96,15 +98,15 @@ def tell(first: Verified, second: Verified | None, figures: Figures, console: Co
     if figures.quality is not None:
         for name, result in first.results.items():
             first.results[name] = discard_by(result, figures.quality)
-    others = {} if second is None else second.results
-    comparisons = {name: compare(first.results[name], other) for name, other in others.items()}
-    searches = [*first.searches, *(second.searches if second else ())]
+    theirs = others[0].results if others else {}
+    comparisons = {name: compare(first.results[name], other) for name, other in theirs.items()}
+    searches = [search for side in sides for search in side.searches]
     for name, result in first.results.items():
         print_result(result, console)
         if name in comparisons:
             print_result(comparisons[name], console)
-    for identification in searches:
-        print_result(identification, console)
+    for search in searches:
+        print_result(search, console)
     if figures.json is not None:
         found = {
             "results": [result.to_json() for result in first.results.values()],

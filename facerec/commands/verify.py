@@ -142,7 +142,7 @@ def verify(
                 side.results[key] = replace(result, model=about)
         side.searches = [replace(search, model=about) for search in side.searches]
         sides.append(side)
-    tell(sides[0], sides[1] if sides[1:] else None, figures, console)
+    tell(sides, figures, console)
 
 
 def _embed(
@@ -213,19 +213,16 @@ def _judge(
             "source": bench.source,
         }
         if bench.pairs is not None:
-            scores = score_pairs(pooled.vectors, bench.pairs.first, bench.pairs.second)
-            missing = np.flatnonzero(np.isnan(scores)).tolist()
-            result = evaluate(
-                scores,
+            results[name] = evaluate(
+                score_pairs(pooled.vectors, bench.pairs.first, bench.pairs.second),
                 bench.pairs,
                 name=name,
                 notes=(*bench.notes, *pooled.notes),
                 subjects_from=bench.subjects_from,
                 items=bench.template_ids,
-                reasons=dict.fromkeys(missing, "a template has no embedding"),
                 **settings,
+                **facts,
             )
-            results[name] = replace(result, **facts)
         if bench.probes is not None:
             side.searches.append(replace(identify(pooled.vectors, bench, name=name), **facts))
     return results

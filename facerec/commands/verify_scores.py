@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import tyro
 
-from facerec.commands.cli import Console, named_columns, run_command
+from facerec.commands.cli import Console, called_columns, run_command
 from facerec.commands.verified import FIGURES, Figures, Verified, tell
 
 
@@ -34,7 +33,7 @@ def verify_scores(
     from facerec.verification import evaluate
     from facerec.verification.protocols import read_scores
 
-    fpr, (_, called) = figures.check(), named_columns(columns)
+    fpr, called = figures.check(), called_columns(columns)
 
     def judge(path: Path) -> Verified:
         scored = read_scores(path, distances=distances, called=called)
@@ -45,11 +44,13 @@ def verify_scores(
             notes=scored.notes,
             subjects_from="the list",
             fpr=fpr,
+            score=scored.kind,
+            source=scored.source,
         )
-        return Verified({"scores": replace(result, score=scored.kind, source=scored.source)})
+        return Verified({"scores": result})
 
-    second = None if compare is None else judge(compare)
-    tell(judge(scores), second, figures, Console(highlight=False))
+    tables = [scores] if compare is None else [scores, compare]
+    tell(list(map(judge, tables)), figures, Console(highlight=False))
 
 
 main = partial(run_command, verify_scores)

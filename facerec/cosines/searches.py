@@ -172,5 +172,4 @@ def search_gallery(
         found.scores[:, 0],
         np.where(mates > 0, found.mate, np.float32(np.nan)),
         np.where(mates > 0, rank, 0),
-        len(subjects),
     )

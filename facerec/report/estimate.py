@@ -61,9 +61,9 @@ class Estimate:
         return "bound" if isinstance(self.interval, Bound) else "ok"
 
     @classmethod
-    def of_share(cls, share: ClusteredShare, remark: str = "") -> Estimate:
+    def of_share(cls, share: ClusteredShare) -> Estimate:
         """Return a share with its interval and counts."""
-        return Estimate(share.value, share.interval(), share.events, share.comparisons, remark)
+        return Estimate(share.value, share.interval(), share.events, share.comparisons)
 
     @property
     def low(self) -> float | None:

@@ -30,8 +30,6 @@ class Searches:
     """Best score with an entry of the same subject, ``(S,)``; NaN in non-mated searches."""
     rank: NDArray[np.int64]
     """Rank of the mate, from 1 on, ``(S,)``; 0 in non-mated searches."""
-    gallery: int
-    """Entries searched."""
 
     @property
     def mated(self) -> NDArray[np.bool_]:

@@ -57,12 +57,11 @@ def compare(first: VerificationResult, second: VerificationResult) -> PairedComp
         if influence is not None and against is not None:
             value = against[0] - influence[0]
             figure = scored.figure((value, against[1] - influence[1]))
-            if math.isinf(figure.jackknife):
-                remark, interval = "too few subjects for an interval", None
-            else:
+            interval, remark = None, "too few subjects for an interval"
+            if not math.isinf(figure.jackknife):
                 interval = paired_difference([value], figure.changes, noise=figure.noise)
-                remark = "" if interval else "no subject makes a difference"
-            remark = remark or "few errors" * (not reliable)
+                few = "" if reliable else "few errors"
+                remark = few if interval else "no subject makes a difference"
             change = Estimate(value, interval, remark=remark, unit=a.unit)
             rows.append(figure_row(name, change, target, kind="change", bench=bench, model="B − A"))
     notes += [f"B: {note}" for note in second.notes if note not in first.notes]

@@ -60,6 +60,7 @@ def evaluate(
     notes: Sequence[str] = (),
     subjects_from: str | None = None,
     items: NDArray[np.str_] | None = None,
+    **facts: Any,
 ) -> VerificationResult:
     """Compute all verification figures of scored pairs.
 
@@ -76,6 +77,7 @@ def evaluate(
         notes: remarks on the bench, to be passed on.
         subjects_from: how subjects are known, see `Bench`.
         items: ids of the images, ``(m,)``, to name them in notes.
+        facts: further fields of the result, such as what a score is.
 
     Raises:
         MetricError: shapes that do not fit, an impossible target, or a class without any score.
@@ -92,8 +94,6 @@ def evaluate(
     for kind, scored in (("same", valid & same), ("different", valid & ~same)):
         if not scored.any():
             why = "".join(f"; pair {lost.pair}: {lost.reason}" for lost in failures[:1])
-            if alone := int(np.count_nonzero(pairs.itself)):
-                why += f"; {words.counted(alone, 'pair')} of an image with itself take no part"
             raise MetricError(
                 f"{name}: no {kind} pair has a score, so no error rate can be computed{why}"
             )
@@ -121,7 +121,6 @@ def evaluate(
         mated=scored.mated.size,
         non_mated=scored.non_mated.size,
         accuracy=accuracy,
-        compatible=None,
         points=tuple(_tpr_at(scored, target) for target in fpr),
         auc=Estimate(auc[0], scored.interval(auc), unit="area"),
         eer=Estimate(eer[0], scored.interval(eer)),
@@ -131,6 +130,7 @@ def evaluate(
         subjects=subjects,
         items=items,
         metrics=_further(scored),
+        **facts,
     )
 
 
@@ -180,6 +180,10 @@ def evaluate_embeddings(
         notes=notes,
         subjects_from=subjects_from,
         items=bench.images.ids,
+        norms=embeddings.norms,
+        flip=embeddings.flip,
+        align=embeddings.note.get("align"),
+        source=bench.source or None,
     )
     compatible = None
     kept = pairs[~np.isnan(result.scores)]
@@ -187,15 +191,8 @@ def evaluate_embeddings(
         sides = vectors[kept.first], vectors[kept.second]
         accuracy = insightface_accuracy(*sides, kept.issame, kept.folds)
         compatible = _over_folds(accuracy, wilson(accuracy.correct, accuracy.pairs))
-    return replace(
-        result,
-        compatible=compatible,
-        metrics={**result.metrics, **_norms(embeddings.norms, pairs)},
-        norms=embeddings.norms,
-        flip=embeddings.flip,
-        align=embeddings.note.get("align"),
-        source=bench.source or None,
-    )
+    metrics = {**result.metrics, **_norms(embeddings.norms, pairs)}
+    return replace(result, compatible=compatible, metrics=metrics)
 
 
 def evaluate_bench(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,6 @@ from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.identification import tpir_at_fpir
 from facerec.statistics.influences import ScoredComparisons
 from facerec.statistics.intervals import Interval
-from facerec.statistics.operating_points import Rate
 from facerec.verification.result import Result, TprEstimate
 from facerec.verification.templates import SearchSet, TemplateBench
 
@@ -55,12 +54,7 @@ class IdentificationResult(Result):
 
 
 def identify(
-    vectors: ArrayLike,
-    bench: TemplateBench,
-    *,
-    name: str | None = None,
-    fpir: Sequence[Rate] = FPIR_TARGETS,
-    ranks: Sequence[int] = RANKS,
+    vectors: ArrayLike, bench: TemplateBench, *, name: str | None = None
 ) -> IdentificationResult:
     """Search every gallery of a bench with all its probes and average the figures.
 
@@ -69,7 +63,7 @@ def identify(
     ``(T, D)``, as in `TemplateVectors`; ``name`` is that of the result, by default the bench's.
 
     Raises:
-        MetricError: no search of a gallery is mated, or an impossible target.
+        MetricError: no search of a gallery is mated.
     """
     matrix = real_matrix(vectors, "template vectors")
     assert bench.probes is not None
@@ -77,7 +71,7 @@ def identify(
     rows: list[dict[str, object]] = []
     notes: list[str] = []
     for gallery in bench.galleries:
-        estimates, remarks = _identify(matrix, bench.probes, gallery, fpir, ranks)
+        estimates, remarks = _identify(matrix, bench.probes, gallery)
         notes += [f"{bench.name}, gallery {gallery.name}: {remark}" for remark in remarks]
         for (figure, target), estimate in estimates.items():
             rows.append(figure_row(figure, estimate, target, bench=name, gallery=gallery.name))
@@ -95,11 +89,7 @@ def identify(
 
 
 def _identify(
-    matrix: NDArray[np.floating],
-    probes: SearchSet,
-    gallery: SearchSet,
-    fpir: Sequence[Rate],
-    ranks: Sequence[int],
+    matrix: NDArray[np.floating], probes: SearchSet, gallery: SearchSet
 ) -> tuple[dict[tuple[str, str], Estimate], list[str]]:
     """Return the figures of one gallery by name and target, and what a reader must know."""
     mine, theirs = matrix[probes.templates], matrix[gallery.templates]
@@ -115,7 +105,7 @@ def _identify(
     if not mates.size:
         raise MetricError(f"gallery {gallery.name}: none of its searches is mated; get the lists")
     found: dict[tuple[str, str], Estimate] = {}
-    for target in map(str, fpir if others.size else ()):
+    for target in FPIR_TARGETS if others.size else ():
         point = tpir_at_fpir(searches, target)
         identified = (places == 1) & (mates >= point.threshold)
         tpir = _share(identified, subjects).interval()
@@ -129,7 +119,7 @@ def _identify(
             tpir = scored.tpr_interval(scored.roc.tpr_at_fpr(target))
         whole = TprEstimate.of(point, tpir, realised, ("TPIR", "FPIR", "searches"))
         found |= {(figure, at): estimate for figure, estimate, at in whole.figures()}
-    for rank in ranks:
+    for rank in RANKS:
         found["rank", str(rank)] = Estimate.of_share(_share(places <= rank, subjects))
     remarks = [] if others.size else ["every search is mated, so there is no FPIR"]
     lost = [int(np.isnan(row_norms(side)).sum()) for side in (mine, theirs)]

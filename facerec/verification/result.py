@@ -170,7 +170,7 @@ class VerificationResult(Result):
     """Non-mated (different) pairs with a score."""
     accuracy: AccuracyEstimate | None
     """None for a protocol without folds."""
-    compatible: AccuracyEstimate | None
+    compatible: AccuracyEstimate | None = None
     """Accuracy by InsightFace's rule, if asked for; its interval takes pairs as independent."""
     points: tuple[TprEstimate, ...]
     auc: Estimate

@@ -32,4 +32,4 @@ def search(scores: Any, probes: Any, gallery: Any) -> Searches:
         best.append(max(others, default=-np.inf))
         mates.append(max(own, default=np.nan))
         ranks.append(1 + sum(score >= mates[-1] for score in others) if own else 0)
-    return Searches(np.array(best), np.array(mates), np.array(ranks), len(gallery))
+    return Searches(np.array(best), np.array(mates), np.array(ranks))

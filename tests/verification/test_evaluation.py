@@ -107,6 +107,14 @@ def test_figures_are_those_of_the_statistics() -> None:
     assert result.metrics["norm CV"].value == pytest.approx(norms.std() / norms.mean())
     assert (result.mated, result.non_mated, result.failures, result.notes) == (100, 100, (), ())
     np.testing.assert_array_equal(result.mated_scores, positives)
+    # 100 different pairs resolve two of the targets.
+    assert [row.fpr for row in result.thresholds()] == ["1e-1", "1e-2"]
+    for row, found in zip(result.thresholds(), result.points, strict=False):
+        tpr, fpr, ends = found.tpr.interval, found.fpr.interval, found.threshold.interval
+        assert (row.threshold, row.tpr) == (found.point.threshold, found.point.tpr)
+        assert row.false_accepts == (found.point.false_accepts, 100)
+        assert row.tpr_interval == (tpr.low, tpr.high) and row.fpr_interval == (fpr.low, fpr.high)
+        assert row.threshold_interval in ((ends.low, ends.high), None)
 
 
 def with_persons(people: int = 40) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -321,18 +329,14 @@ def test_pack_equals_plain_embedding(path: Path, bench: Bench, flip: bool) -> No
     assert result.subjects == 120 and "same pairs" in result.basis
 
 
-def broken_bench(target: Path, path: Path) -> Bench:
-    pack = read_pack(path)
-    images = list(pack.images[:160])
-    images[9] = images[9][:300]  # cut, in pair 4
-    write_pack(target, images, pack.issame.tolist())
-    return pack_bench(target)
-
-
 def test_image_that_does_not_decode_is_counted_and_listed(
     tmp_path: Path, path: Path, bench: Bench
 ) -> None:
-    cut = broken_bench(tmp_path / "cut.npz", path)
+    pack = read_pack(path)
+    images = [pack.encoded(i) for i in range(160)]
+    images[9] = images[9][:300]  # cut, in pair 4
+    write_pack(tmp_path / "cut.npz", images, pack.issame.tolist())
+    cut = pack_bench(tmp_path / "cut.npz")
     result = evaluate_bench(PixelModel(), cut, on_error="skip")
     whole = evaluate_bench(PixelModel(), bench)
     assert [failure.pair for failure in result.failures] == [4]

@@ -178,7 +178,6 @@ def test_search_as_by_brute_force(data: st.DataObject, size: int, others: int, t
         check_nearest(probes, mine, gallery, theirs)
     expected = naive_search(probes, mine, gallery, theirs)
     np.testing.assert_array_equal(as_rows(found), np.reshape(expected, (size, 3)))
-    assert found.gallery == others
 
 
 def by_key(result: IdentificationResult) -> dict[tuple[str, str, str], dict[str, Any]]:
@@ -216,7 +215,7 @@ def test_figures_are_averaged_over_the_galleries() -> None:
     subjects = np.concatenate([probe_subjects, *galleries])
     vectors = (persons[subjects] + rng.normal(size=(len(subjects), 16))).astype(np.float32)
     vectors[[0, 7, 410]] = np.nan
-    result = identify(vectors, bench, fpir=["1e-1", "1e-2", "1e-6"], ranks=[1, 5])
+    result = identify(vectors, bench)
 
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     tpir, rates = [], []
@@ -240,7 +239,7 @@ def test_figures_are_averaged_over_the_galleries() -> None:
     for name, best, of_ranks in zip(("G1", "G2"), tpir, rates, strict=True):
         assert rows[name, "TPIR@FPIR", "1e-1"]["value"] == pytest.approx(best)
         assert [rows[name, "rank", rank]["value"] for rank in "15"] == of_ranks
-        assert rows[name, "TPIR@FPIR", "1e-6"]["value"] is None
+        assert rows[name, "TPIR@FPIR", "1e-3"]["value"] is None
         for target in ("1e-1", "1e-2"):
             point, realised = (
                 rows[name, figure, target] for figure in ("TPIR@FPIR", "realised FPIR")
@@ -254,7 +253,7 @@ def test_figures_are_averaged_over_the_galleries() -> None:
     means = [rows["mean", "rank", rank] for rank in "15"]
     assert [mean["value"] for mean in means] == pytest.approx(np.mean(rates, axis=0))
     assert all(0 <= mean["low"] < mean["value"] < mean["high"] <= 1 for mean in means)
-    assert ("mean", "TPIR@FPIR", "1e-6") not in rows
+    assert ("mean", "TPIR@FPIR", "1e-3") not in rows
     assert "gallery G1: 2 of 400 probes and 1 of 40 entries have no vector" in result.notes[0]
 
 

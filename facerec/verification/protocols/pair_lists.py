@@ -380,8 +380,7 @@ def _flat_columns(
         del columns[0]
     for (line, text), row, fields in zip(lines, rows, zip(*columns, strict=True), strict=True):
         if len(row) != width or len(fields) != 3 or not all(fields):
-            expected = "'image image label', apart as in line 1 by TAB, comma, semicolon or blanks,"
-            expected += " perhaps with an index before and a column fold,"
+            expected = "'image image label', apart as in line 1, perhaps with an index or a fold,"
             raise malformed(f"{path}, line {line}", text, expected)
     return [line for line, _ in lines], columns, folds
 

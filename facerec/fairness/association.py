@@ -56,12 +56,9 @@ def associate(
         MetricError: one group, no more subjects than groups, or equal norms.
     """
     means, groups, sizes = sample.means, sample.groups, sample.sizes
-    if len(sizes) < 2:
-        raise MetricError("all subjects are in one group")
-    if len(groups) <= len(sizes):
-        raise MetricError("there are no more subjects than groups")
-    if np.ptp(means) <= 16 * np.finfo(np.float64).eps * np.abs(means).max():
-        raise MetricError("all subjects have the same mean norm")
+    equal = np.ptp(means) <= 16 * np.finfo(np.float64).eps * np.abs(means).max()
+    if equal or not 2 <= len(sizes) < len(groups):
+        raise MetricError("it takes two groups, more subjects than groups, and norms that differ")
     between, within = anova(means, groups)
     f, p = permute(means, groups, permutations, seed)
     moments = resampled(means, groups, replicates, seed)

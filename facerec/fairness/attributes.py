@@ -170,8 +170,6 @@ def read_attributes(
     if not groups:
         raise DatasetError(f"{path}: no attribute was named; name at least one column of groups")
     text = TextTable(path, called=called)
-    if not text.columns:
-        raise DatasetError(f"{path}: the file is empty; check that it is the right one")
     families, source = ([name] if name in text.columns else [] for name in (_FAMILY, _SOURCE))
     wanted = list(dict.fromkeys([_IMAGE, subject, *groups, *source, *families]))
     records = [(line, *fields) for line, fields in text.rows(wanted)]

@@ -1,4 +1,4 @@
-"""The classifier in one process: naive loops, closed forms of the gradient, and bad input."""
+"""The classifier in one process: closed forms of the gradient, and bad input."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from facerec.heads import (
     MagFace,
     MarginClassifier,
     SphereFace2017,
-    SphereFaceR,
 )
 from facerec.heads.classifier import draw_centers
 from facerec.heads.collectives import shard_bounds
@@ -33,30 +32,6 @@ def batch(rows=6, size=8, classes=5, seed=0, dtype=torch.float32):
 
 def classifier(margin, classes=5, size=8, **settings):
     return MarginClassifier(classes, size, margin, seed=3, **settings)
-
-
-@pytest.mark.parametrize("margin", MARGINS, ids=str)
-def test_loss_equals_a_loop(margin):
-    head = classifier(margin).double()
-    x, labels = batch(dtype=torch.float64)
-    total, own, others = 0.0, 0.0, 0.0
-    for row, label in zip(x.detach(), labels.tolist(), strict=True):
-        cosines = [float(row @ w / row.norm() / w.norm()) for w in head.weight.detach()]
-        logits = []
-        for j, cosine in enumerate(cosines):
-            function = margin.target_cosine if j == label else margin.other_cosine
-            logit = margin.scale * function(torch.tensor(cosine, dtype=torch.float64)).item()
-            logits.append(logit * row.norm().item() if margin.scales_by_norm else logit)
-        highest = max(logits)
-        total += highest + math.log(sum(math.exp(z - highest) for z in logits)) - logits[label]
-        own += cosines[label]
-        others += (sum(cosines) - cosines[label]) / 4
-    output = head(x, labels)
-    factor = 50 / margin.scale if isinstance(margin, SphereFaceR) else 1
-    assert output.loss.item() == pytest.approx(factor * total / 6, rel=1e-10)
-    assert output.figures["target_cosine"].item() == pytest.approx(own / 6)
-    assert output.figures["other_cosine"].item() == pytest.approx(others / 6)
-    assert output.figures["center_norm"].item() == pytest.approx(1)
 
 
 @pytest.mark.parametrize("margin", [*MARGINS, AdaFace(), MAGFACE], ids=str)

@@ -117,9 +117,6 @@ def test_names_and_columns_join_in_any_form(tmp_path: Path) -> None:
         assert {value for values in one.groups.values() for value in values.tolist()} == {"é"}
 
 
-COLUMNS = "image_id,subject_id,race,label_source\n"
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [

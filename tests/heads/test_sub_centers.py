@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from helpers.margin_list import MARGINS
 
-from facerec.heads import ArcFace, MarginClassifier
+from facerec.heads import ArcFace, MarginClassifier, SphereFaceR
 
 
 def batch(rows=7, size=8, classes=5, seed=0):
@@ -36,7 +36,8 @@ def loop(head, x, labels, classes):
             length = row.norm() if head.margin.scales_by_norm else 1
             logits.append(head.margin.scale * length * cosine)
         total = total - torch.stack(logits).log_softmax(0)[own]
-    return head.margin.loss_factor * total / len(labels)
+    factor = 50 / head.margin.scale if isinstance(head.margin, SphereFaceR) else 1
+    return factor * total / len(labels)
 
 
 @pytest.mark.parametrize(("number", "chunk"), [(1, 2), (3, None), (3, 3), (3, 7)])

@@ -16,7 +16,7 @@ from scipy.special import stdtr, stdtrit
 from facerec.base.defaults import PERMUTATIONS, REPLICATES
 from facerec.base.errors import MetricError
 from facerec.fairness import rows as names
-from facerec.fairness.norms import Array, SubjectNorms, estimate_of
+from facerec.fairness.norms import Array, SubjectNorms, figure_of
 from facerec.fairness.variance_shares import (
     NO_INTERVAL,
     Welch,
@@ -56,20 +56,18 @@ def associate(
         MetricError: one group, no more subjects than groups, or equal norms.
     """
     means, groups, sizes = sample.means, sample.groups, sample.sizes
-    if len(sizes) < 2:
-        raise MetricError("all subjects are in one group")
-    if len(groups) <= len(sizes):
-        raise MetricError("there are no more subjects than groups")
-    if np.ptp(means) <= 16 * np.finfo(np.float64).eps * np.abs(means).max():
-        raise MetricError("all subjects have the same mean norm")
+    equal = np.ptp(means) <= 16 * np.finfo(np.float64).eps * np.abs(means).max()
+    if equal or not 2 <= len(sizes) < len(groups):
+        raise MetricError("it takes two groups, more subjects than groups, and norms that differ")
     between, within = anova(means, groups)
     f, p = permute(means, groups, permutations, seed)
     moments = resampled(means, groups, replicates, seed)
     welch = Welch.of(sizes, moments.squares, between + within)
     values = [means[groups == g] for g in range(len(sizes))]
     both = [*itertools.combinations(range(len(sizes)), 2)]
-    ps = holm([difference_p(values[i], values[j]) for i, j in both])
-    eta2 = estimate_of(
+    deltas = [cliffs_delta(values[i], values[j]) for i, j in both]
+    ps = holm([p for _, p in deltas])
+    eta2 = figure_of(
         between / (between + within), eta2_interval(moments, p), len(groups), NO_INTERVAL
     )
     least = minimum_detectable(sizes, within, welch)
@@ -79,16 +77,17 @@ def associate(
         names.row(sample.name, names.WELCH, Estimate(f if within else None, unit="number")),
         names.row(sample.name, names.DETECTABLE, Estimate(least, unit="number")),
     ]
-    for (i, j), adjusted in zip(both, ps, strict=True):
+    for (i, j), (delta, _), adjusted in zip(both, deltas, ps, strict=True):
         group, other = sample.names[i], sample.names[j]
-        delta = cliffs_delta(values[i], values[j])
         rows.append(names.row(sample.name, names.DELTA, delta, group, other=other))
         rows.append(names.p_row(sample.name, names.DELTA, float(adjusted), group, other=other))
     return rows
 
 
-def cliffs_delta(first: ArrayLike, second: ArrayLike, confidence: float = 0.95) -> Estimate:
-    """Return P(X > Y) − P(X < Y) with its interval.
+def cliffs_delta(
+    first: ArrayLike, second: ArrayLike, confidence: float = 0.95
+) -> tuple[Estimate, float]:
+    """Return P(X > Y) − P(X < Y) with its interval, and the p-value of 0, at which that ends at 0.
 
     The variance is that of Brunner and Munzel (Biometrical Journal 42, 2000), which lets
     distributions differ in anything; the asymmetric limits are those of Feng and Cliff (Journal of
@@ -103,39 +102,21 @@ def cliffs_delta(first: ArrayLike, second: ArrayLike, confidence: float = 0.95) 
     """
     x, y = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     win, error, freedom = _placements(x, y)
-    delta, subjects = 2 * win - 1, len(x) + len(y)
+    delta, subjects, pairs = 2 * win - 1, len(x) + len(y), min(len(x), len(y))
     if abs(delta) == 1:
-        least = 2 * (1 - confidence) ** (1 / min(len(x), len(y))) - 1
+        least = 2 * (1 - confidence) ** (1 / pairs) - 1
         low, high = sorted((delta, delta * least))
-        return estimate_of(delta, Interval(low, high, confidence), subjects)
+        return figure_of(delta, Interval(low, high, confidence), subjects), 0.5**pairs
     if not (error > 0 and freedom > 0):
-        return estimate_of(delta, None, subjects, "no interval: subjects do not differ enough")
-    t = float(stdtrit(freedom, (1 + confidence) / 2))
+        return figure_of(delta, None, subjects, "no interval: subjects do not differ enough"), 1.0
+    t, room = float(stdtrit(freedom, (1 + confidence) / 2)), 1 - delta**2
     margin = t * 2 * error
-    room = 1 - delta**2
     width = margin * math.sqrt(room**2 + margin**2)
     low, high = ((delta - delta**3 + sign * width) / (room + margin**2) for sign in (-1, 1))
-    return estimate_of(delta, Interval(low, high, confidence), subjects)
-
-
-def difference_p(first: ArrayLike, second: ArrayLike) -> float:
-    """Return the p-value of delta = 0, at which the interval of `cliffs_delta` ends at 0.
-
-    Args:
-        first: X, one value a subject, ``(n,)``.
-        second: Y, ``(m,)``.
-    """
-    x, y = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
-    win, error, freedom = _placements(x, y)
-    delta = 2 * win - 1
-    if abs(delta) == 1:
-        return float(0.5 ** min(len(x), len(y)))
-    if not (error > 0 and freedom > 0):
-        return 1.0
     # The margin m at which δ (1 − δ²) = m √((1 − δ²)² + m²).
-    room = (1 - delta**2) ** 2
-    margin = math.sqrt((math.sqrt(room**2 + 4 * delta**2 * room) - room) / 2)
-    return float(2 * stdtr(freedom, -margin / (2 * error)))
+    reach = math.sqrt((math.sqrt(room**4 + 4 * delta**2 * room**2) - room**2) / 2)
+    p = float(2 * stdtr(freedom, -reach / (2 * error)))
+    return figure_of(delta, Interval(low, high, confidence), subjects), p
 
 
 def _placements(x: Array, y: Array) -> tuple[float, float, float]:

@@ -168,8 +168,6 @@ def read_attributes(
     """
     path = Path(path)
     text = TextTable(path, called=called)
-    if not text.columns:
-        raise DatasetError(f"{path}: the file is empty; check that it is the right one")
     if not groups:
         raise DatasetError(
             f"{path}: name columns of groups (--group), of {', '.join(text.columns)[:200]}"

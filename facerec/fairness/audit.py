@@ -170,20 +170,14 @@ def audit_embeddings(
         "label_sources": list(attributes.label_sources),
         "banner": INFERRED if attributes.inferred else None,
         "images": int(np.count_nonzero(subjects != UNKNOWN)),
-        "pairs": None,
         "subjects": int(subjects.max()) + 1,
         "failures": int(np.count_nonzero((subjects != UNKNOWN) & ~joined.acquired)),
         "left_out": [vars(gone) for gone in joined.exclusions],
         "searches": protocol,
     }
-    policy = (
-        f"from the pair list of {pairs.name}"
-        if pairs
-        else "from all pairs of images of two subjects"
-    )
-    norms = SubjectNorms.of(joined.norms, subjects, shown[0])
-    fixed = thresholds is not None
-    return conclude(facts, rows, joined.groupings, settings, policy, fixed, notes, norms)
+    norms, fixed = SubjectNorms.of(joined.norms, subjects, shown[0]), thresholds is not None
+    source = "" if pairs is None else pairs.name
+    return conclude(facts, rows, joined.groupings, settings, source, fixed, notes, norms)
 
 
 def sentences(*notes: str | None) -> list[str]:
@@ -196,7 +190,7 @@ def conclude(
     rows: Sequence[names.Row],
     formed: Sequence[Grouping],
     settings: AuditSettings,
-    policy: str,
+    listed: str,
     fixed: bool,
     notes: Sequence[str],
     norms: SubjectNorms | None = None,
@@ -208,13 +202,14 @@ def conclude(
         rows: all figures.
         formed: all groupings, shown or not.
         settings: what was asked.
-        policy: which impostors are compared, as words for a sentence.
+        listed: name of the list of pairs that are compared; empty where all pairs are.
         fixed: whether other data gave the thresholds.
         notes: what a reader must know.
         norms: of the first attribute, for a picture.
     """
-    table = tidy(rows)
-    warnings = [*notes]
+    table, warnings = tidy(rows), [*notes]
+    among = f"the pair list of {listed}" if listed else "all pairs of images of two subjects"
+    policy = f"from {among}"
     for one in formed:
         every = (*one.names, *one.pooled, *one.suppressed) if len(one.attributes) == 1 else ()
         warnings += [
@@ -253,6 +248,7 @@ def conclude(
     warnings += absent
     head = {
         "facerec": facerec.__version__,
+        **dict.fromkeys(("images", "pairs", "searches")),
         **facts,
         "groups": groups,
         "not_compared": absent,

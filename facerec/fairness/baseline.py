@@ -27,7 +27,14 @@ from facerec.fairness.norms import (
     eta2_without,
     variation_without,
 )
-from facerec.fairness.rates import Codes, GroupErrors, ListedPairs, all_pairs_rates, listed_rates
+from facerec.fairness.rates import (
+    Codes,
+    GroupErrors,
+    ListedPairs,
+    all_pairs_rates,
+    listed_rates,
+    usable,
+)
 from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import paired_difference
 from facerec.statistics.influences import Influence
@@ -132,16 +139,19 @@ def compare_models(
     codes = np.full(subject.size, UNKNOWN)
     codes[part] = np.unique(subject[part], return_inverse=True)[1].reshape(-1)
     grouping = replace(grouping, codes=np.where(part, grouping.codes, UNKNOWN))
+    notes = [TWO_MODELS]
+    if pairs is not None:
+        kept = usable(np.stack([pairs.first, pairs.second]), pairs.issame, codes)
+        if not kept.all():
+            notes.append(
+                f"{np.count_nonzero(~kept):,} of {len(pairs):,} pairs are left out where the "
+                "models are compared: they have an image that takes no part, or one twice, or a "
+                "label that contradicts the subjects"
+            )
+        pairs = replace(pairs, subjects=codes)[kept]
     one, other = (
         _figures(*side, codes, grouping, pairs, of_list, targets) for side in sides.values()
     )
-    notes = [TWO_MODELS]
-    if pairs is not None and (left := np.count_nonzero(~_usable(pairs, codes))):
-        notes.append(
-            f"{left:,} of {len(pairs):,} pairs are left out where the models are compared: they "
-            "have an image that takes no part, or have one twice, or a label that contradicts the "
-            "subjects"
-        )
     # A figure that one of them lacks is of no use.
     return [_change(key, one[key], other[key]) for key in one if key in other], notes
 
@@ -176,12 +186,6 @@ def _change(key: Key, one: _Figure, other: _Figure) -> Change:
     return Change(value, interval, remark=why, added=added, **how)
 
 
-def _usable(pairs: Pairs, subject: Codes) -> NDArray[np.bool_]:
-    """Return which pairs have two images that take part, whose subjects agree with the label."""
-    sides = np.stack([pairs.first, pairs.second])
-    return ListedPairs("", np.empty(0), sides, pairs.issame, subject).usable
-
-
 def _figures(
     vectors: NDArray[np.floating],
     norms: Array,
@@ -198,8 +202,7 @@ def _figures(
         sides = np.stack([pairs.first, pairs.second])
         scores = score_pairs(vectors, *sides)
         listed = ListedPairs("this list", scores, sides, pairs.issame, subject)
-        kept = replace(pairs, subjects=subject)[listed.usable]
-        figures |= _list_figures(kept, scores[listed.usable], count, targets)
+        figures |= _list_figures(pairs, scores, count, targets)
     if (grouping.codes >= 0).any():
         # As in an audit, thresholds are fixed on everybody, also on images without a group.
         if listed is not None and of_list:

@@ -205,15 +205,8 @@ def named(of: Of, measure: str) -> str:
 def _threshold(point: OperatingPoint, source: str) -> Estimate:
     if isinstance(point, GivenThreshold):
         return Estimate(point.threshold, remark="as given", unit="score")
-    if not point.resolvable:
-        value, remark = None, f"{point.non_mated:,} non-mated pairs"
-    elif np.isfinite(point.threshold):
-        value, remark = point.threshold, source
-    else:
-        accepts = "everything" if point.threshold == -np.inf else "nothing"
-        value, remark = None, f"it accepts {accepts}; {source}"
-    counts, few = (point.false_accepts, point.non_mated), not point.resolvable
-    return Estimate(value, None, *counts, remark, unit="score", unresolved=few)
+    few = "" if point.resolvable else f"{point.non_mated:,} non-mated pairs"
+    return names.threshold(point.threshold, point.false_accepts, point.non_mated, few, source)
 
 
 def comparable(errors: GroupErrors, of: Of) -> tuple[list[int], dict[str, str]]:

@@ -178,39 +178,31 @@ def protect(members: NDArray[np.int64], cells: Sequence[int]) -> list[NDArray[np
         `SHOWN`, `IN_POOL` or `HIDDEN` for the cells of each grouping.
     """
     atoms, counts = np.unique(members, axis=0, return_counts=True)
-    inside = [
-        (atoms[:, k, None] == np.arange(number)).T.astype(np.float64)
-        for k, number in enumerate(cells)
-    ]
-    states, small = [], []
-    for matrix in inside:
-        sizes = matrix @ counts
-        low = sizes < SMALLEST_CELL
-        states.append(np.where(low, IN_POOL if _can_pool(sizes[low]) else HIDDEN, SHOWN))
-        small.append(matrix[low & (sizes > 0)])
-    secret = np.concatenate(small)
-    grouping_of_secret = np.repeat(np.arange(len(small)), [len(cells) for cells in small])
+    owner = np.repeat(np.arange(len(cells)), cells)
+    number = np.concatenate([np.arange(size) for size in cells])
+    inside = (atoms[:, owner] == number).T.astype(np.float64)
+    sizes, state = inside @ counts, np.full(len(owner), SHOWN)
+    low = sizes < SMALLEST_CELL
+    for k in range(len(cells)):
+        own = low & (owner == k)
+        state[own] = IN_POOL if _can_pool(sizes[own]) else HIDDEN
+    small = np.flatnonzero(low & (sizes > 0))
+    secret = inside[small]
     while len(secret):
-        shown: list[tuple[int, NDArray[np.bool_]]] = []
-        for k, state in enumerate(states):
-            shown += [(k, np.arange(len(state)) == cell) for cell in np.flatnonzero(state == SHOWN)]
-            if (state == IN_POOL).any():
-                shown.append((k, state == IN_POOL))
-        if not shown:
-            break
-        sums = np.array(
-            [np.ones(len(atoms)), *(inside[k][which].sum(axis=0) for k, which in shown)]
-        )
+        shown: list[NDArray[np.int64]] = []
+        for k in range(len(cells)):
+            here = owner == k
+            alone, pool = (np.flatnonzero(here & (state == fate)) for fate in (SHOWN, IN_POOL))
+            shown += [*alone[:, None], *([pool] if len(pool) else [])]
+        sums = np.array([np.ones(len(atoms)), *(inside[part].sum(axis=0) for part in shown)])
         weights = np.linalg.lstsq(sums.T, secret.T, rcond=None)[0]
         revealed = np.flatnonzero(np.abs(weights.T @ sums - secret).max(axis=1) < 1e-6)
-        used = [np.flatnonzero(np.abs(weights[1:, i]) > 1e-6) for i in revealed]
         choices = [
-            (shown[j][0] != grouping_of_secret[i], sums[1 + j] @ counts, j)
-            for i, combination in zip(revealed, used, strict=True)
-            for j in combination.tolist()
+            (owner[shown[j][0]] != owner[small[i]], sums[1 + j] @ counts, j)
+            for i in revealed
+            for j in np.flatnonzero(np.abs(weights[1:, i]) > 1e-6).tolist()
         ]
         if not choices:
             break
-        k, which = shown[min(choices)[2]]
-        states[k][which] = HIDDEN
-    return states
+        state[shown[min(choices)[2]]] = HIDDEN
+    return np.split(state, np.cumsum(cells)[:-1])

@@ -112,7 +112,7 @@ def _figures(means: Array, squares: Array, counts: Array) -> dict[str, Estimate]
             return Estimate(None, total=subjects, remark=lacking, unit="norm")
         if interval is not None and interval.low < 0:
             interval = replace(interval, low=0.0)  # no norm is negative
-        return estimate_of(value, interval, subjects, unit="norm")
+        return figure_of(value, interval, subjects, unit="norm")
 
     return {
         names.IMAGE_NORM: estimate(
@@ -257,7 +257,7 @@ def between_sd(means: Array, squares: Array, counts: Array) -> tuple[float, Inte
     return value, Interval(lower, upper)
 
 
-def estimate_of(
+def figure_of(
     value: float | None,
     interval: Interval | None,
     subjects: int,

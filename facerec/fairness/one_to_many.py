@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -171,10 +171,10 @@ def _search_both(
     """Search both galleries.
 
     Returns:
-        A row a search: the image; its subject; the gallery's number; whether the subject is in it
-        (``mated``); the best score with another subject's entry, the subject of that entry and the
-        second best; the score with the subject's own entry (``mate``). And the gallery of each
-        subject, ``(G,)``, `NOBODY` without a template.
+        A row a search: the image; its subject; whether the subject is in the gallery (``mated``);
+        the best score with another subject's entry, the subject of that entry and the second best;
+        the score with the subject's own entry (``mate``). And the gallery of each subject,
+        ``(G,)``, `NOBODY` without a template.
     """
     images = np.flatnonzero(joined.subjects != UNKNOWN)
     subjects, acquired = joined.subjects[images], joined.acquired[images]
@@ -197,7 +197,6 @@ def _search_both(
                 {
                     "image": images[probes],
                     "subject": subjects[probes],
-                    "gallery": gallery,
                     "mated": mated[probes],
                     "best": found.scores[:, 0],
                     # Without an entry the row is −1, which takes the last one.
@@ -314,16 +313,11 @@ def _by_group(
         # The lowest threshold whose FPIR does not exceed the target.
         ordered = np.sort(scores)[::-1]
         lowest = step_threshold(ordered, allowed_accepts(target, scores.size), best, second, mate)
-        remark, where = "", names.At(target, basis)
-        if few := parse_rate(target) * scores.size < 1:
-            remark = f"{scores.size:,} non-mated searches"
-        elif not math.isfinite(lowest):
-            remark = f"it accepts {'everything' if lowest == -math.inf else 'nothing'}"
-        alarms = int(np.count_nonzero(scores >= lowest))
-        found = Estimate(None if remark else lowest, None, alarms, scores.size, remark)
-        found = replace(found, unit="score", unresolved=few)
+        alarms, where = int(np.count_nonzero(scores >= lowest)), names.At(target, basis)
+        few = f"{scores.size:,} non-mated searches" * (parse_rate(target) * scores.size < 1)
+        found = names.threshold(lowest, alarms, scores.size, few)
         yield names.row(grouping.name, names.FPIR_THRESHOLD, found, "", where)
-        if not remark:
+        if found.value is not None:
             yield from rates("FPIR", where, ~is_mated & (best >= lowest), lowest, ~is_mated)
             yield from rates("FNIR", where, is_mated & (mate < lowest), math.inf, is_mated)
     for name, images in _members(grouping, grouping.codes):

@@ -107,14 +107,20 @@ class ListedPairs:
 
     @property
     def usable(self) -> NDArray[np.bool_]:
-        """Pairs of two images of known subjects that do not contradict the label, ``(n,)``."""
-        sides, two = self.subject[self.sides], self.sides[0] != self.sides[1]
-        return two & (sides != UNKNOWN).all(axis=0) & ((sides[0] == sides[1]) == self.same)
+        """Which pairs are `usable`, ``(n,)``."""
+        return usable(self.sides, self.same, self.subject)
 
     def mated(self) -> tuple[NDArray[np.floating], Codes]:
         """Return scores and sides of the mated pairs whose label the subjects do not contradict."""
         used = self.usable & self.same
         return self.scores[used], self.sides[:, used]
+
+
+def usable(sides: Codes, same: NDArray[np.bool_], subject: Codes) -> NDArray[np.bool_]:
+    """Return which pairs have two images of known subjects that do not contradict the label."""
+    first, second = subject[sides]
+    known = (first != UNKNOWN) & (second != UNKNOWN)
+    return (sides[0] != sides[1]) & known & ((first == second) == same)
 
 
 def fix_thresholds(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -96,6 +97,24 @@ def rate(share: ClusteredShare | None, none: str = "no comparison") -> Estimate:
     if share is None:
         return Estimate(None, events=0, total=0, remark=none)
     return Estimate.of_share(share)
+
+
+def threshold(value: float, accepted: int, total: int, few: str, source: str = "") -> Estimate:
+    """Return a threshold, or why it is none.
+
+    Args:
+        value: the score; what is not finite accepts everything or nothing.
+        accepted: what reaches it of the non-mated scores that it was fixed on.
+        total: these scores.
+        few: says that they are too few for the target, else empty.
+        source: where they come from.
+    """
+    remark, known = few or source, math.isfinite(value) and not few
+    if not few and not known:
+        accepts = "everything" if value == -math.inf else "nothing"
+        remark = "; ".join(filter(None, (f"it accepts {accepts}", source)))
+    how: dict[str, Any] = {"unit": "score", "unresolved": bool(few)}
+    return Estimate(value if known else None, None, accepted, total, remark, **how)
 
 
 def select(

@@ -106,20 +106,17 @@ def audit_scores(
         "inputs": list(inputs),
         "label_sources": list(label_sources),
         "banner": INFERRED if inferred else None,
-        "images": None,
         "pairs": int(np.count_nonzero(stay)),
         "subjects": int(subjects.max()) + 1 if known else None,
         "failures": int(np.count_nonzero(stay & np.isnan(scored.scores))),
         "left_out": [vars(gone) for gone in exclusions],
-        "searches": None,
     }
     notes = [
         f"This is an audit of error rates alone: {NO_NORMS}.",
         *changing(exclusions, groupings),
         *sentences(*scored.notes, "" if known else NO_SUBJECTS),
     ]
-    policy = f"from the pair list of {name}"
-    return conclude(facts, rows, groupings, settings, policy, thresholds is not None, notes)
+    return conclude(facts, rows, groupings, settings, name, thresholds is not None, notes)
 
 
 def _recorded(

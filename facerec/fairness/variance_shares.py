@@ -159,13 +159,11 @@ def permute(
 def minimum_detectable_eta2(
     subjects: int,
     groups: int,
-    power: float = POWER,
-    alpha: float = ALPHA,
     *,
     within: float | None = None,
     efficiency: float = 1.0,
 ) -> float | None:
-    """Return the η² of the population that an analysis of variance detects with some power.
+    """Return the η² of the population that an analysis of variance detects with `POWER`.
 
     F is noncentral with λ = G η² / (1 − η²) (Cohen, Statistical Power Analysis, 1988, chapter 8).
     With unequal groups η² is that of a population with the same shares.
@@ -173,8 +171,6 @@ def minimum_detectable_eta2(
     Args:
         subjects: G.
         groups: k.
-        power: chance to detect it.
-        alpha: level of the test.
         within: degrees of freedom of the error, G − k where groups spread alike.
         efficiency: λ over that of groups that spread alike.
 
@@ -184,10 +180,10 @@ def minimum_detectable_eta2(
     between, within = groups - 1, subjects - groups if within is None else within
     if between < 1 or within <= 0:
         return None
-    critical = float(fdtri(between, within, 1 - alpha))
+    critical = float(fdtri(between, within, 1 - ALPHA))
 
     def shortfall(noncentrality: float) -> float:
-        return power - 1 + float(ncfdtr(between, within, noncentrality, critical))
+        return POWER - 1 + float(ncfdtr(between, within, noncentrality, critical))
 
     high = 1.0
     while shortfall(high) > 0:

@@ -45,19 +45,15 @@ def _fold(angle: Tensor) -> Tensor:
     return (1 - 2 * (turns % 2)) * angle.cos() - 2 * turns
 
 
-def _wrapped(angle: Tensor, wrap: str) -> Tensor:
-    """Return the cosine of an angle that may pass π; see the rules of `ArcFace`."""
+def _turned(cosine: Tensor, wrap: str, factor: float = 1.0, margin: Tensor | float = 0.0) -> Tensor:
+    """Return cos(factor·θ + margin), beyond π by a rule of `ArcFace`."""
+    angle = factor * angles(cosine) + margin
     if wrap == "fold":
         return _fold(angle)
-    return (angle.clamp(max=math.pi) if wrap == "clamp" else angle).cos()
-
-
-def _added(cosine: Tensor, margin: Tensor | float, loss: Tensor | float, wrap: str) -> Tensor:
-    """Return cos(θ + m) by any rule of `ArcFace`; ``loss`` is m·sin m, which linear takes off."""
-    angle = angles(cosine) + margin
-    modified = _wrapped(angle, wrap)
+    modified = (angle.clamp(max=math.pi) if wrap == "clamp" else angle).cos()
     if wrap == "linear":
-        return torch.where(angle > math.pi, cosine - loss, modified)
+        sine = margin.sin() if isinstance(margin, Tensor) else math.sin(margin)
+        return torch.where(angle > math.pi, cosine - margin * sine, modified)
     return torch.where(cosine > 0, modified, cosine) if wrap == "easy" else modified
 
 
@@ -157,7 +153,7 @@ class ArcFace(_Scaled):
         cosine = _lift(cosine)
         if self.margin == 0:
             return cosine
-        modified = _added(cosine, self.margin, self.margin * math.sin(self.margin), self.wrap)
+        modified = _turned(cosine, self.wrap, margin=self.margin)
         return _with_gradient(self.gradient, modified, cosine)
 
 
@@ -188,8 +184,8 @@ class CombinedMargin(_Scaled):
         cosine = _lift(cosine)
         if self.m1 == 1 and self.m2 == 0:
             return cosine - self.m3
-        angle = self.m1 * angles(cosine) + self.m2
-        return _with_gradient(self.gradient, _wrapped(angle, self.wrap) - self.m3, cosine)
+        modified = _turned(cosine, self.wrap, self.m1, self.m2) - self.m3
+        return _with_gradient(self.gradient, modified, cosine)
 
 
 @dataclass(frozen=True)
@@ -210,7 +206,7 @@ class SphereFace(_Scaled):
         cosine = _lift(cosine)
         if self.margin == 1:
             return cosine
-        return _with_gradient(self.gradient, _fold(self.margin * angles(cosine)), cosine)
+        return _with_gradient(self.gradient, _turned(cosine, "fold", self.margin), cosine)
 
 
 @dataclass(frozen=True)
@@ -253,7 +249,7 @@ class SphereFace2017(_Margin):
         if self.margin == 1:
             return cosine
         weight = self.annealing(step).to(cosine)
-        return (weight * cosine + _fold(self.margin * angles(cosine))) / (1 + weight)
+        return (weight * cosine + _turned(cosine, "fold", self.margin)) / (1 + weight)
 
 
 @dataclass(frozen=True)
@@ -296,8 +292,7 @@ class SphereFaceR(_Scaled):
         cosine = _lift(cosine)
         if self.margin == 1 or self.version == "v2":
             return cosine
-        modified = (self.margin * angles(cosine)).clamp(max=math.pi).cos()
-        return _with_gradient(self.gradient, modified, cosine)
+        return _with_gradient(self.gradient, _turned(cosine, "clamp", self.margin), cosine)
 
     def other_cosine(self, cosine: Tensor) -> Tensor:
         """Return cos(θ_j / m) for v2, the cosines as they are for v1; any shape."""
@@ -422,8 +417,7 @@ class MagFace(NormMargin):
         cosine = _lift(cosine)
         if self.u_margin == 0:
             return cosine
-        margin = self.angle(norms)
-        return _added(cosine, margin, margin * margin.sin(), self.wrap)
+        return _turned(cosine, self.wrap, margin=self.angle(norms))
 
 
 @dataclass(frozen=True)

@@ -27,12 +27,11 @@ def normalize_centers(
     count,
     covered,
     dimensions,
-    MEASURE: tl.constexpr,
     D: tl.constexpr,
     BLOCK_C: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """Write unit centres, beyond ``count`` and ``dimensions`` zeros; MEASURE takes lengths too."""
+    """Write lengths and unit centres, beyond ``count`` and ``dimensions`` zeros."""
     class_index = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     column = tl.arange(0, BLOCK_D)
     inside = class_index < count
@@ -41,11 +40,8 @@ def normalize_centers(
         mask=inside[:, None] & (column < dimensions)[None, :],
         other=0.0,
     )
-    if MEASURE:
-        length = tl.maximum(tl.sqrt(tl.sum(center * center, 1)), SMALLEST)
-        tl.store(lengths + class_index, length, mask=inside)
-    else:
-        length = tl.load(lengths + class_index, mask=inside, other=1.0)
+    length = tl.maximum(tl.sqrt(tl.sum(center * center, 1)), SMALLEST)
+    tl.store(lengths + class_index, length, mask=inside)
     tl.store(
         unit + class_index[:, None].to(tl.int64) * D + column[None, :],
         (center / length[:, None]).to(unit.dtype.element_ty),
@@ -60,8 +56,8 @@ def _exp(x):
 
 
 @triton.jit
-def _multiply(left, right, total, PRECISION: tl.constexpr, WIDEN: tl.constexpr):
-    if WIDEN:
+def _multiply(left, right, total, PRECISION: tl.constexpr):
+    if PRECISION == "ieee":  # in the interpreter alone, whose products of bfloat16 are wrong
         left, right = left.to(tl.float32), right.to(tl.float32)
     return tl.dot(left, right, total, input_precision=PRECISION)
 
@@ -72,7 +68,6 @@ def _products(
     unit,
     D: tl.constexpr,
     PRECISION: tl.constexpr,
-    WIDEN: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_C: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -85,7 +80,7 @@ def _products(
     right = depth[:, None] + tl.arange(0, BLOCK_C)[None, :] * D
     total = tl.zeros((BLOCK_N, BLOCK_C), tl.float32)
     for _ in range(0, D, BLOCK_D):
-        total = _multiply(tl.load(query + left), tl.load(unit + right), total, PRECISION, WIDEN)
+        total = _multiply(tl.load(query + left), tl.load(unit + right), total, PRECISION)
         query += BLOCK_D
         unit += BLOCK_D
     return total
@@ -111,7 +106,6 @@ def forward(
     size,
     D: tl.constexpr,
     PRECISION: tl.constexpr,
-    WIDEN: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_C: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -120,7 +114,7 @@ def forward(
     row = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     class_index = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     inside = row < size
-    product = _products(query, unit, D, PRECISION, WIDEN, BLOCK_N, BLOCK_C, BLOCK_D)
+    product = _products(query, unit, D, PRECISION, BLOCK_N, BLOCK_C, BLOCK_D)
 
     padded = tl.num_programs(0) * BLOCK_N
     kind = tl.num_programs(1) * padded
@@ -188,7 +182,6 @@ def slopes(
     stride,
     D: tl.constexpr,
     PRECISION: tl.constexpr,
-    WIDEN: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_C: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -200,7 +193,7 @@ def slopes(
     row = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     class_index = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     inside = row < size
-    product = _products(query, unit, D, PRECISION, WIDEN, BLOCK_N, BLOCK_C, BLOCK_D)
+    product = _products(query, unit, D, PRECISION, BLOCK_N, BLOCK_C, BLOCK_D)
 
     height = tl.load(shift + row, mask=inside, other=0.0)
     scale = tl.load(factor + row, mask=inside, other=0.0)
@@ -237,7 +230,6 @@ def center_gradient(
     groups,
     D: tl.constexpr,
     PRECISION: tl.constexpr,
-    WIDEN: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_C: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -251,7 +243,7 @@ def center_gradient(
     right = depth[:, None] * D + column[None, :]
     total = tl.zeros((BLOCK_C, BLOCK_W), tl.float32)
     for _ in range(0, size, BLOCK_D):
-        total = _multiply(tl.load(slopes + left), tl.load(query + right), total, PRECISION, WIDEN)
+        total = _multiply(tl.load(slopes + left), tl.load(query + right), total, PRECISION)
         slopes += BLOCK_D * stride
         query += BLOCK_D * D
 
@@ -282,7 +274,6 @@ def query_gradient(
     stride,
     D: tl.constexpr,
     PRECISION: tl.constexpr,
-    WIDEN: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_C: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -302,7 +293,7 @@ def query_gradient(
     shares += tl.program_id(2).to(tl.int64) * padded * D + row[:, None] * D + column[None, :]
     total = tl.load(shares)
     for _ in range(first, last, BLOCK_D):
-        total = _multiply(tl.load(slopes + left), tl.load(unit + right), total, PRECISION, WIDEN)
+        total = _multiply(tl.load(slopes + left), tl.load(unit + right), total, PRECISION)
         slopes += BLOCK_D
         unit += BLOCK_D * D
     tl.store(shares, total)

@@ -92,11 +92,9 @@ class TritonTiles:
         self.query = query.new_zeros(self.rows, padded, dtype=kind)
         self.query[: self.size, : self.dimensions] = query
         self.unit = self.query.new_empty(self.classes, padded)
-        self.interpreted = triton.knobs.runtime.interpret
         self.product: dict[str, Any] = {
             "D": padded,
-            "PRECISION": "ieee" if self.interpreted else _precision(),
-            "WIDEN": self.interpreted,  # to float32: the interpreter's bfloat16 products are wrong
+            "PRECISION": _precision(),
             "BLOCK_N": self.blocks.rows,
             "BLOCK_C": self.blocks.classes,
             "BLOCK_D": self.blocks.depth,
@@ -120,7 +118,7 @@ class TritonTiles:
 
     def add(self, start: int, centers: Tensor, lengths: Tensor, sums: TileSums) -> None:
         """Add these classes to ``sums``."""
-        count, groups, class_blocks = self._normalize(centers, lengths, measure=True)
+        count, groups, class_blocks = self._normalize(centers, lengths)
         kernels.forward(
             (groups, class_blocks),
             *(self.query, self.unit, self.column, self.figures),
@@ -153,7 +151,7 @@ class TritonTiles:
         to_centers: Tensor | None,
     ) -> None:
         """Hand the slopes of these classes on to queries and centres."""
-        count, groups, class_blocks = self._normalize(centers, lengths, measure=False)
+        count, groups, class_blocks = self._normalize(centers, lengths)
         by_product, radial = self.slopes
         kernels.slopes(
             (groups, class_blocks),
@@ -180,8 +178,8 @@ class TritonTiles:
                 **self.product,
             )
 
-    def _normalize(self, centers: Tensor, lengths: Tensor, measure: bool) -> tuple[int, int, int]:
-        """Fill ``unit`` with normalised centres, and where asked ``lengths`` first.
+    def _normalize(self, centers: Tensor, lengths: Tensor) -> tuple[int, int, int]:
+        """Fill ``unit`` with normalised centres, and ``lengths``, in both passes alike.
 
         Returns:
             The number of classes, and of blocks of samples and of classes. Samples come first in a
@@ -195,7 +193,6 @@ class TritonTiles:
         kernels.normalize_centers(
             (-(-covered // height),),
             *(centers, lengths, self.unit, count, covered, dimensions),
-            MEASURE=measure,
             D=self.unit.shape[1],
             BLOCK_C=height,
             BLOCK_D=width,
@@ -206,6 +203,8 @@ class TritonTiles:
 
 def _precision() -> str:
     """Tell how float32 operands are multiplied."""
+    if triton.knobs.runtime.interpret:
+        return "ieee"
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "tf32x3"
 
 

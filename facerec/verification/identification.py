@@ -93,8 +93,7 @@ def _identify(
 ) -> tuple[dict[tuple[str, str], Estimate], list[str]]:
     """Return the figures of one gallery by name and target, and what a reader must know."""
     mine, theirs = matrix[probes.templates], matrix[gallery.templates]
-    most = max(ranks, default=1)
-    searches = search_gallery(mine, probes.subjects, theirs, gallery.subjects, most)
+    searches = search_gallery(mine, probes.subjects, theirs, gallery.subjects, max(RANKS))
     mated = searches.mated
     subjects, others = probes.subjects[mated], probes.subjects[~mated]
     mates, places, alarming = (

@@ -117,9 +117,6 @@ def test_names_and_columns_join_in_any_form(tmp_path: Path) -> None:
         assert {value for values in one.groups.values() for value in values.tolist()} == {"é"}
 
 
-COLUMNS = "image_id,subject_id,race,label_source\n"
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -131,7 +128,7 @@ COLUMNS = "image_id,subject_id,race,label_source\n"
         (b"image_id,subject_id,race,label_source\na,b,,d\n", ["column race is empty"]),
         (b"image_id,subject_id,race,label_source\na,b,other (pooled),d\n", ["rename"]),
         (b"image_id,subject_id,race,label_source\na,b,c,Inferred\n", ["1 lines", "inferred"]),
-        (b"", ["empty"]),
+        (b"", ["line 1", "no column 'image_id'"]),
     ],
 )
 def test_malformed_files_end_in_a_sentence(

@@ -195,8 +195,8 @@ def test_figures_without_each_subject_are_those_of_the_others(
         assert share == pytest.approx(between / (between + within), abs=1e-9)
     both = [-1, *first, *second]
     for one, delta in zip(both, deltas, strict=True):
-        expected = cliffs_delta(means[first[first != one]], means[second[second != one]]).value
-        assert delta == pytest.approx(expected, abs=1e-12)
+        expected, _ = cliffs_delta(means[first[first != one]], means[second[second != one]])
+        assert delta == pytest.approx(expected.value, abs=1e-12)
 
 
 # --- laws --------------------------------------------------------------------------------------

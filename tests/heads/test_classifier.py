@@ -35,28 +35,61 @@ def classifier(margin, classes=5, size=8, **settings):
     return MarginClassifier(classes, size, margin, seed=3, **settings)
 
 
-@pytest.mark.parametrize("margin", MARGINS, ids=str)
-def test_loss_equals_a_loop(margin):
-    head = classifier(margin).double()
-    x, labels = batch(dtype=torch.float64)
-    total, own, others = 0.0, 0.0, 0.0
-    for row, label in zip(x.detach(), labels.tolist(), strict=True):
-        cosines = [float(row @ w / row.norm() / w.norm()) for w in head.weight.detach()]
+def loop(head, x, labels, classes):
+    """The mean loss by plain loops over samples and the classes given."""
+    number, total = head.centers_per_class, x.new_zeros(())
+    for row, label in zip(x, labels.tolist(), strict=True):
         logits = []
-        for j, cosine in enumerate(cosines):
-            function = margin.target_cosine if j == label else margin.other_cosine
-            logit = margin.scale * function(torch.tensor(cosine, dtype=torch.float64)).item()
-            logits.append(logit * row.norm().item() if margin.scales_by_norm else logit)
-        highest = max(logits)
-        total += highest + math.log(sum(math.exp(z - highest) for z in logits)) - logits[label]
-        own += cosines[label]
-        others += (sum(cosines) - cosines[label]) / 4
+        for j in classes:
+            centers = F.normalize(head.weight[j * number : (j + 1) * number], dim=1)
+            cosine = (centers @ F.normalize(row, dim=0)).max()
+            if j == label:
+                cosine, own = head.margin.target_cosine(cosine), len(logits)
+            else:
+                cosine = head.margin.other_cosine(cosine)
+            length = row.norm() if head.margin.scales_by_norm else 1
+            logits.append(head.margin.scale * length * cosine)
+        total = total - torch.stack(logits).log_softmax(0)[own]
+    factor = 50 / head.margin.scale if isinstance(head.margin, SphereFaceR) else 1
+    return factor * total / len(labels)
+
+
+@pytest.mark.parametrize(("number", "chunk"), [(1, 2), (3, None), (3, 3), (3, 7)])
+@pytest.mark.parametrize("margin", MARGINS, ids=str)
+def test_loss_and_gradients_equal_a_loop(margin, number, chunk):
+    head = classifier(margin, centers_per_class=number, chunk=chunk).double()
+    x, labels = batch(rows=7, dtype=torch.float64)
     output = head(x, labels)
-    factor = 50 / margin.scale if isinstance(margin, SphereFaceR) else 1
-    assert output.loss.item() == pytest.approx(factor * total / 6, rel=1e-10)
-    assert output.figures["target_cosine"].item() == pytest.approx(own / 6)
-    assert output.figures["other_cosine"].item() == pytest.approx(others / 6)
+    expected = loop(head, x, labels, range(5))
+    assert output.loss.item() == pytest.approx(expected.item(), rel=1e-10)
+    wanted = torch.autograd.grad(expected, (x, head.weight))
+    found = torch.autograd.grad(output.loss, (x, head.weight))
+    if getattr(margin, "gradient", "exact") == "exact":
+        assert all(torch.allclose(*pair, atol=1e-9) for pair in zip(wanted, found, strict=True))
+    cosines = F.normalize(x) @ F.normalize(head.weight).T
+    nearest = cosines.view(7, 5, number).amax(2)
+    own = nearest[torch.arange(7), labels]
+    assert output.figures["target_cosine"].item() == pytest.approx(own.mean().item())
+    assert output.figures["other_cosine"].item() == pytest.approx(
+        ((nearest.sum() - own.sum()) / 28).item()
+    )
     assert output.figures["center_norm"].item() == pytest.approx(1)
+
+
+def test_whole_classes_are_sampled():
+    settings = {"sample_rate": 0.5, "centers_per_class": 3}
+    head = classifier(ArcFace(scale=8.0), classes=20, **settings).double()
+    x, labels = batch(rows=7, classes=20, dtype=torch.float64)
+    head.draw(labels, 0)
+    assert len(head.classes) == 10 and set(labels.tolist()) <= set(head.classes.tolist())
+    output = head(x, labels)
+    expected = loop(head, x, labels, head.classes.tolist())
+    assert output.loss.item() == pytest.approx(expected.item(), rel=1e-10)
+    (wanted,) = torch.autograd.grad(expected, head.weight)
+    (found,) = torch.autograd.grad(output.loss, head.weight)
+    rows = (head.classes[:, None] * 3 + torch.arange(3)).view(-1)
+    assert torch.equal(found._indices()[0], rows)
+    assert torch.allclose(found.to_dense(), wanted, atol=1e-10)
 
 
 @pytest.mark.parametrize("margin", [*MARGINS, AdaFace(), MAGFACE], ids=str)

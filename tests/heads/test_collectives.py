@@ -49,9 +49,8 @@ def steps(group, margin, penalty, classes, dtype, number=1, count=2):
     torch.manual_seed(0)
     backbone = nn.Linear(6, 4).to(dtype)
     model = DistributedDataParallel(backbone, process_group=group) if group else backbone
-    head = MarginClassifier(classes, 4, margin, seed=1, centers_per_class=number, group=group).to(
-        dtype
-    )
+    how = {"centers_per_class": number, "chunk": 2, "group": group}
+    head = MarginClassifier(classes, 4, margin, seed=1, **how).to(dtype)
     regularizer = NormRegularizer(penalty, group)
     modules = (backbone, head, regularizer)
     optimizer = torch.optim.SGD([p for m in modules for p in m.parameters()], lr=0.05)

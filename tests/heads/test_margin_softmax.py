@@ -1,4 +1,4 @@
-"""The chunked softmax equals the dense one, whatever the tiles, the ranks and the cosines."""
+"""The chunked softmax equals the dense one, whatever the tiles and the cosines."""
 
 from __future__ import annotations
 
@@ -34,13 +34,12 @@ MARGINS = [
     MagFace(l_a=3, u_a=8),  # the embeddings below have norms around 5.6
     MagFace(l_a=3, u_a=8, wrap="linear"),
 ]
-EXACT = [m for m in MARGINS if getattr(m, "gradient", "exact") == "exact"]
 AVERAGE = torch.tensor([5.0, 1.5], dtype=torch.float64)
 """What AdaFace compares these norms with."""
 
 
-def softmax(*given, group=None, chunk=0, reduced=False, **options):
-    return margin_softmax(*given, settings=TileSettings(group, reduced, chunk), **options)
+def softmax(*given, chunk=0, reduced=False, **options):
+    return margin_softmax(*given, settings=TileSettings(None, reduced, chunk), **options)
 
 
 def problem(rows, size, classes, dtype=torch.float64, seed=0):
@@ -117,20 +116,6 @@ def test_equals_the_dense_form_at_any_size(rows, size, classes, chunk, margin, s
     # Near cosines of ±1, where a tiny size leads, the slope of the arc cosine is huge.
     tolerance = 1e-9 if size > 1 else 1e-5
     assert_close(with_gradients(found, x, weight), with_gradients(expected, x, weight), tolerance)
-
-
-@pytest.mark.parametrize("margin", EXACT, ids=str)
-def test_gradients_equal_finite_differences(margin):
-    for rows in (3, 6):
-        x, weight, labels = problem(rows, 4, 7)
-
-        def loss(x, weight, labels=labels):
-            options = {"chunk": 3, "norm_average": AVERAGE}
-            return softmax(x, weight, labels, margin, step=900, **options).loss
-
-        # AdaFace's quality carries no gradient, so finite differences of the norms would differ.
-        x.requires_grad_(not isinstance(margin, AdaFace))
-        assert torch.autograd.gradcheck(loss, (x, weight))
 
 
 @pytest.mark.parametrize("margin", [Softmax(), ArcFace(), SphereFaceR()], ids=str)
@@ -238,41 +223,3 @@ def test_products_in_bf16(margin, rows):
         assert left.dtype == torch.float32
         assert F.cosine_similarity(left.flatten(), right.flatten(), 0) > 0.999
         assert (left - right).norm() < 0.05 * right.norm()
-
-
-# ---------------------------------------------------------------- ranks
-
-
-def some_rows(group, margin, share, options, dtype):
-    """Each rank holds the classes that are its own in ``share``, in shuffled order."""
-    x, weight, labels = problem(6, 8, len(share), dtype)
-    rank = group.rank() if group else 0
-    rows = torch.randperm(len(share), generator=torch.Generator().manual_seed(rank))
-    rows = rows[share[rows] == rank]
-    column = (rows[None] == labels[:, None]).int()
-    column = torch.where(column.any(1), column.argmax(1) if len(rows) else 0, -1)
-    mine = weight.detach()[rows].requires_grad_()
-    found = softmax(x, mine, column, margin, group=group, **options)
-    to_x, to_mine = torch.autograd.grad(found.loss, (x, mine))
-    to_weight = torch.zeros_like(weight).index_copy(0, rows, to_mine)
-    return [t.detach() for t in (*found, to_x, to_weight)]
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-@pytest.mark.parametrize("margin", MARGINS, ids=str)
-def test_ranks_with_any_rows_equal_one_process(pool, margin, ranks):
-    share = torch.arange(17) * 7 % ranks
-    options = {"chunk": 2, "step": 800, "norm_average": AVERAGE}
-    for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 2e-6)):
-        x, weight, labels = problem(6, 8, 17, dtype)
-        exact = [t.detach().double().requires_grad_() for t in (x, weight)]
-        one = softmax(*exact, labels, margin, **options)
-        expected = [*one, *torch.autograd.grad(one.loss, exact)]
-        each = pool.run(ranks, some_rows, margin, share, options, dtype)
-        for found in each:
-            assert_close(found[:4], expected[:4], tolerance)
-            assert all(torch.equal(a, b) for a, b in zip(found[:4], each[0][:4], strict=True))
-        # Every rank has a part of the gradients, and the parts are to be summed.
-        sums = [sum(parts) for parts in zip(*(found[4:] for found in each), strict=True)]
-        assert_close(sums, expected[4:], tolerance)

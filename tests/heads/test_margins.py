@@ -78,9 +78,6 @@ def test_target_equals_the_scalar_formula(margin):
     assert torch.allclose(margin.target_cosine(cosines), expected, atol=1e-12, rtol=0)
 
 
-# ψ may be flat where an angle is clamped, and rises by design for these two rules.
-
-
 def test_annealing_of_2017():
     margin = SphereFace2017()
     assert margin.annealing(0).item() == 1000

@@ -99,7 +99,8 @@ class _UpdatedHead(_Head):
         super().__init__(side, embeddings, weight, labels)
         self.optimizer = SGD(lr=1.0).create([{"params": [self.weight]}])
         self.optimizer.param_groups[0]["lr"] = 0.0
-        self.optimizer.state[self.weight]["momentum_buffer"].fill_(0)  # takes its memory
+        held = torch.full_like(self.weight, 0.0)  # takes its memory
+        self.optimizer.state[self.weight]["momentum_buffer"] = held
         if side != "dense":
             update = RowUpdate(self.optimizer, self.weight, at_once=True).gradients(last=True)
             margin = ArcFace(wrap="none")

@@ -82,6 +82,7 @@ class Search:
         from sqlalchemy.exc import SQLAlchemyError
 
         self.comparison = comparison
+        self._known: dict[str, list[Trial]] = {arm.name: [] for arm in comparison.arms}
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         where = url or f"sqlite:///{folder / 'trials.db'}"
         # Another comparison of this name in the same storage has other trials.
@@ -126,8 +127,8 @@ class Search:
 
     def trials(self, arm: Arm) -> tuple[Trial, ...]:
         """Return the trials that ended, in order, for whoever knows nothing of storages."""
-        found = []
-        for trial in self.finished(arm):
+        found = self._known[arm.name]
+        for trial in self.finished(arm)[len(found) :]:  # they end one after the other
             setting = {r.field: r.value(trial.params[r.field]) for r in arm.ranges}
             fits = _stored_fits(trial)
             scores = tuple(fit["score"] for fit in fits)

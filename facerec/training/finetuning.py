@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from facerec.base.errors import RecipeError
 from facerec.base.limits import Checked, CountOrNone, Positive, Share
-
-_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 @dataclass(frozen=True)
@@ -96,5 +95,5 @@ class Freezing:
         self.backbone.train(not resting)
         if self.config.batch_norm == "frozen":
             for module in self.backbone.modules():
-                if isinstance(module, _BATCH_NORMS):
+                if isinstance(module, _BatchNorm):
                     module.eval()

@@ -101,9 +101,9 @@ class Learner:
         self.state = TrainingState(
             self.backbone, self.terms, self.average, self.stepper.optimizer, processes
         )
-        if recipe.finetune.freeze_steps:
-            # A checkpoint has the state of parameters that have not moved yet, too.
-            self.state.create_optimizer_state()
+        # A checkpoint has that of parameters that have not moved yet, too; and torch 2.13 takes
+        # what is in the memory for SGD's where a gradient scaler calls off the first step.
+        self.state.create_optimizer_state()
         self.start: Start | None = None
         self.lr = 0.0
 

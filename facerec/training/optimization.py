@@ -49,16 +49,6 @@ class SGD(_Optimizer):
     """What decays: all parameters as InsightFace does, or only matrices and kernels (not
     batch-norms, biases and PReLU slopes)."""
 
-    def create(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        """Build the optimizer over the given parameter groups."""
-        optimizer = super().create(groups)
-        # torch 2.13 leaves them unset, whatever is in that memory, where a gradient scaler calls
-        # off the first fused step.
-        for group in optimizer.param_groups:
-            for parameter in group["params"] if group["momentum"] else ():
-                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-        return optimizer
-
 
 @dataclass(frozen=True)
 class Adam(_Optimizer):

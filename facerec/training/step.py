@@ -88,7 +88,7 @@ class Stepper:
                 with self.phase("forward"), self._autocast(device), learning:
                     embeddings = model(x)
                 with self.phase("head"):
-                    part = MicroBatch(embeddings, y, target, first=position == 0, last=last)
+                    part = MicroBatch(step, embeddings, y, target, position == 0, last)
                     outputs = [term.forward(part) for term in self.terms]
                     loss = functools.reduce(torch.add, [output.loss for output in outputs])
                 with self.phase("backward"):

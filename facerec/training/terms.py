@@ -48,11 +48,19 @@ class Step:
     targets: Tensor | None
     """The teacher's raw embeddings, ``(k·B, T)``."""
 
+    @functools.cached_property
+    def mean_norm(self) -> Tensor | None:
+        """Mean norm of the embeddings of all ranks, one small collective; None without them."""
+        if self.embeddings is None:
+            return None
+        return all_gather(embedding_norms(self.embeddings), None).mean()
+
 
 @dataclass(frozen=True)
 class MicroBatch:
     """A rank's share of a step that goes through the network together."""
 
+    step: Step
     embeddings: Tensor
     """Raw embeddings, ``(B, D)``."""
     labels: Tensor
@@ -204,8 +212,6 @@ class NormTerm(Term):
 
     def __init__(self, penalty: NormPenalty, scale: float = 1.0) -> None:
         self.module = NormRegularizer(penalty, scale=scale)
-        self._progress = 0.0
-        self._mean_norm: Tensor | None = None
 
     @classmethod
     def of(
@@ -229,20 +235,13 @@ class NormTerm(Term):
         """Say where penalty, margin and last batch norm do not go together."""
         return combination_warnings(recipe.regularizer, recipe.margin, recipe.backbone.embedding_bn)
 
-    def begin(self, step: Step) -> None:
-        """Take the mean norm of all micro-batches."""
-        self._progress = step.progress
-        self._mean_norm = None
-        if step.embeddings is not None:
-            self._mean_norm = all_gather(embedding_norms(step.embeddings), None).mean()
-
     def forward(self, batch: MicroBatch) -> LossOutput:
         """Return the penalty with its centre."""
         output: LossOutput = self.module(
             batch.embeddings,
             moments=batch.shared[1],
-            mean_norm=self._mean_norm,
-            progress=self._progress,
+            mean_norm=batch.step.mean_norm,
+            progress=batch.step.progress,
             update=batch.first,
         )
         return output
@@ -265,7 +264,6 @@ class DistillationTerm(Term):
             seed=recipe.seed,
         )
         self.targets, self.alone = targets, recipe.margin is None
-        self._whole: tuple[Tensor, Tensor] | None = None
 
     @classmethod
     def of(
@@ -290,16 +288,12 @@ class DistillationTerm(Term):
             "better"
         ]
 
-    def begin(self, step: Step) -> None:
-        """Take the embeddings of all micro-batches."""
-        self._whole = None
-        if step.embeddings is not None and step.targets is not None:
-            self._whole = step.embeddings, step.targets
-
     def forward(self, batch: MicroBatch) -> LossOutput:
         """Return the weighted distance; alone, it is the loss that a run shows."""
-        assert batch.targets is not None
-        output = self.module(batch.embeddings, batch.targets, self._whole)
+        step = batch.step
+        assert batch.targets is not None and step.targets is not None
+        whole = None if step.embeddings is None else (step.embeddings, step.targets)
+        output = self.module(batch.embeddings, batch.targets, whole)
         shown = {"loss": output.figures["distillation"]} if self.alone else {}
         return LossOutput(output.loss, output.figures | shown)
 

@@ -403,7 +403,6 @@ class Trainer:
             return
         self._writer.wait()
         newest = self.processes.broadcast_object(checkpoint.latest(self.folder / "checkpoints"))
-        self.learner.state.create_optimizer_state()
         tensors, own = self.learner.state.tensors(), self.learner.state.random()
         state = checkpoint.load_checkpoint(newest, tensors, own, self.processes)
         self.learner.state.set_random(own)  # on another number of ranks as they are

@@ -165,15 +165,10 @@ def _trial(generator: np.random.Generator, arm: Arm, number: int, level: float) 
 def _manifest(comparison: Comparison) -> dict[str, Any]:
     data = {"images": 1536, "classes": 96, "labels_sha256": "d" * 64}
     return {
-        "schema": "facerec.comparison/1",
-        "comparison": {"type": "Comparison", "name": comparison.name},
         "comparison_sha256": "c" * 64,
         "data": {**data, "files": {"train.rec": {"bytes": 1234567, "sha256": "e" * 64}}},
         "notes": ["2 classes with one image are left out"],
-        "split": {"folds": [{"train": [0, 1], "validation": [2]}], "test": [3, 4]},
-        "split_sha256": "f" * 64,
         "seeds": {"trials": 17, "final_runs": [100 + k for k in range(comparison.repetitions)]},
-        "weights_sha256": None,
         "command": "compare.py recipes/compare/toy.py",
         "device": "cpu",
         "versions": {"facerec": "0.1.0", "python": "3.11", "torch": "2.13.0"},

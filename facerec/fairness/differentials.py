@@ -162,11 +162,15 @@ def differentials(
 
 def rate_rows(counted: Sequence[GroupErrors], replicates: int, seed: int) -> Iterator[names.Row]:
     """Yield the thresholds, and by grouping the error rates and their differentials."""
-    for at in counted[0].points if counted else ():
-        fixed = _threshold(at.point, counted[0].thresholds.source)
+    most = max(counted, key=lambda errors: len(errors.points))
+    for at in most.points:
+        fixed = _threshold(at.point, most.thresholds.source)
         yield names.row("", names.THRESHOLD, fixed, at=at.at)
     for errors in counted:
         grouping, groups = errors.grouping.name, errors.grouping.names
+        if errors.lacking:
+            yield names.row(grouping, "FMR", Estimate(None, remark=errors.lacking))
+            continue
         for at in errors.points:
             if at.point.resolvable:
                 yield from _rows_at(grouping, groups, at)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from facerec.base.defaults import FMR_TARGETS
+from facerec.base.errors import MetricError
 from facerec.base.large_arrays import take
 from facerec.base.progress import Progress
 from facerec.fairness.groupings import UNKNOWN, Grouping
@@ -86,6 +87,8 @@ class GroupErrors:
     """Subjects of each group that take part."""
     points: tuple[ErrorsAt, ...]
     thresholds: Thresholds
+    lacking: str = ""
+    """Why nothing could be counted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,7 +256,8 @@ def all_pairs_rates(
         progress: see `facerec.base.progress.Progress`.
 
     Raises:
-        MetricError: a target that is no rate, or no mated or no non-mated pair at all.
+        MetricError: a target that is no rate, or no mated or no non-mated pair at all; where images
+            with a group of one grouping make none, its errors say so.
     """
 
     def compare(images: NDArray[np.bool_], fixed: Thresholds | None) -> AllPairs:
@@ -276,7 +280,11 @@ def all_pairs_rates(
         known = (subject >= 0) & (grouping.codes >= 0)
         torn = np.isin(subject[(subject >= 0) & ~known], subject[known]).any()
         # Images without a group, of subjects who have one, would be counted with these.
-        found = compare(known, thresholds) if torn else everybody
+        try:
+            found = compare(known, thresholds) if torn else everybody
+        except MetricError as problem:
+            results.append(GroupErrors(grouping, (), (), thresholds, str(problem)))
+            continue
         of = np.full(int(subject.max()) + 1, UNKNOWN)
         of[subject[known]] = grouping.codes[known]
         results.append(_of_all(found, grouping, of, thresholds, family))

@@ -340,3 +340,21 @@ def test_images_that_the_face_score_refuses_are_counted_by_group(tmp_path: Path)
     assert names.REFUSED in page.rows("Error rates")[0]
     card = write_audit(tmp_path / "out", found, "").with_name("model_card_section.md")
     assert names.REFUSED in card.read_text()
+
+
+def test_a_grouping_without_mated_pairs_takes_no_rates_from_the_others(tmp_path: Path) -> None:
+    """One image of each person has a sex, all have a race."""
+    embeddings, path = people(tmp_path)
+    lines = path.read_text().splitlines()
+    kept = [
+        line if row % 4 == 1 else line.replace(",f,", ",,").replace(",m,", ",,")
+        for row, line in enumerate(lines)
+    ]
+    path.write_text("\n".join(kept))
+    found = audit_embeddings(embeddings, read_attributes(path, ["sex", "race"]), settings=FAST)
+    (why,) = names.select(found.rows, "FMR", grouping="sex").remark
+    assert "mated" in why
+    alone = audit_embeddings(embeddings, read_attributes(path, ["race"]), settings=FAST).rows
+    both = [rows[rows.grouping.isin(["", "race"])] for rows in (found.rows, alone)]
+    rates = [rows[rows.figure.isin(["FMR", "FNMR", names.THRESHOLD])] for rows in both]
+    pd.testing.assert_frame_equal(*(each.reset_index(drop=True) for each in rates))

@@ -44,7 +44,7 @@ def verify_scores(
             notes=scored.notes,
             subjects_from="the list",
             fpr=fpr,
-            score=scored.kind,
+            score="minus the distance in the file" if distances else "as given in the file",
             source=scored.source,
         )
         return Verified({"scores": result})

@@ -247,14 +247,14 @@ def select_embeddings(embeddings: Embeddings, wanted: NDArray[np.str_], name: st
         MetricError: one of the images has no embedding.
     """
     rows = rows_of(embeddings, wanted, name)
-    indices = {int(row): index for index, row in enumerate(rows.tolist())}
+    lost = embeddings.failures
     return replace(
         embeddings,
         vectors=take(embeddings.vectors, rows),
         norms=embeddings.norms[rows],
         face_scores=None if embeddings.face_scores is None else embeddings.face_scores[rows],
         ids=wanted,
-        failures={indices[row]: why for row, why in embeddings.failures.items() if row in indices},
+        failures={place: lost[row] for place, row in enumerate(rows.tolist()) if row in lost},
         subjects=None if embeddings.subjects is None else embeddings.subjects[rows],
     )
 

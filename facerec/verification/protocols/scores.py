@@ -34,8 +34,6 @@ SOURCE = "label_source"
 SIDES = (("bio_ref_{}", "probe_{}"), ("bio_ref_{}", "bio_probe_{}"), ("{}_1", "{}_2"))
 """Names of two columns that say something of the two sides of a pair: bob's, then plain ones."""
 
-DISTANCES = "minus the distance given in the file"
-
 
 @dataclass(frozen=True, eq=False)
 class ScoredPairs:
@@ -61,11 +59,6 @@ class ScoredPairs:
     """What a reader must know, one sentence each."""
     source: Mapping[str, Any] = field(default_factory=dict)
     """The file with its SHA-256, the format, and whether it holds distances, as JSON types."""
-
-    @property
-    def kind(self) -> str:
-        """What a score is, in words for a report."""
-        return DISTANCES if self.source.get("distances") else "as given in the file"
 
     def __len__(self) -> int:
         return len(self.scores)

@@ -167,16 +167,17 @@ class Harness:
             progress: called with each arm and how many of its trials and final runs are done.
         """
         told: dict[str, tuple[int, int]] = {}
-        while True:
-            counts = {_name(arm): self._count(arm) for arm in (None, *self.comparison.arms)}
-            for name, count in counts.items():
-                if progress is not None and told.get(name) != count:
-                    progress(name, *count)
-            told = counts
-            if all(done >= wanted for done, wanted in counts.values()):
-                return self.results()
-            if not any(map(self._work, (None, *self.comparison.ordered))):
-                time.sleep(_WAIT)
+        with self.search.explained():
+            while True:
+                counts = {_name(arm): self._count(arm) for arm in (None, *self.comparison.arms)}
+                for name, count in counts.items():
+                    if progress is not None and told.get(name) != count:
+                        progress(name, *count)
+                told = counts
+                if all(done >= wanted for done, wanted in counts.values()):
+                    return self.results()
+                if not any(map(self._work, (None, *self.comparison.ordered))):
+                    time.sleep(_WAIT)
 
     def _count(self, arm: Arm | None) -> tuple[int, int]:
         """Return how many trials and final runs of an arm all workers have done, and of how many.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, count, takewhile
 from pathlib import Path
@@ -79,15 +80,13 @@ class Search:
         folder: Path,
         url: str | None = None,
     ) -> None:
-        from sqlalchemy.exc import SQLAlchemyError
-
         self.comparison = comparison
         self._known: dict[str, list[Trial]] = {arm.name: [] for arm in comparison.arms}
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        where = url or f"sqlite:///{folder / 'trials.db'}"
+        self._where = where = url or f"sqlite:///{folder / 'trials.db'}"
         # Another comparison of this name in the same storage has other trials.
         own = digest([to_dict(comparison), data])[:16]
-        try:
+        with self.explained(OSError, RuntimeError):
             if url is None:  # SQLite would follow a link
                 os.close(open_regular(folder / "trials.db", os.O_RDWR | os.O_CREAT))
             storage = _open(where)
@@ -100,10 +99,20 @@ class Search:
                 )
                 for arm in comparison.arms
             }
-        except (optuna.exceptions.OptunaError, SQLAlchemyError, OSError, RuntimeError) as error:
+
+    @contextmanager
+    def explained(self, *others: type[Exception]) -> Iterator[None]:
+        """Word what a storage that cannot be used, or is lost, raises; ``others`` too."""
+        from sqlalchemy.exc import SQLAlchemyError
+
+        kinds: tuple[type[Exception], ...]
+        kinds = optuna.exceptions.OptunaError, SQLAlchemyError, *others
+        try:
+            yield
+        except kinds as error:
             raise ComparisonError(
-                f"{where}: the storage of trials cannot be used ({message_line(error)}); check the "
-                "path and its rights, or choose another with --storage"
+                f"{self._where}: the storage of trials cannot be used ({message_line(error)}); "
+                "check the path and its rights, or choose another with --storage"
             ) from error
 
     # ---------------------------------------------------------------- what lies there

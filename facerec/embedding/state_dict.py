@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from facerec.base.errors import ModelError, message_line
-from facerec.base.files import open_file
+from facerec.base.files import open_file, reading
 from facerec.embedding.ir_names import iresnet_names
 
 _DEPTH = 8
@@ -41,7 +41,8 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
 
     path = Path(path)
     try:
-        open_file(path).close()  # no pipe, which would be waited for
+        with reading(path, ModelError):
+            open_file(path).close()  # no pipe, which would be waited for
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             # torch's own loader takes them in newer releases only.

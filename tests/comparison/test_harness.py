@@ -163,6 +163,20 @@ def test_a_folder_of_another_comparison_is_refused(images: Path, tmp_path: Path)
         (images / "class03" / "moved.png").rename(images / "class03" / "0.png")
 
 
+def test_a_storage_that_is_lost_ends_in_a_sentence(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = pytest.importorskip("sqlalchemy.exc")
+
+    def lost(*given: Any) -> Any:
+        raise errors.OperationalError("SELECT 1", {}, Exception("the server closed the connection"))
+
+    harness = Harness(comparison(images), tmp_path / "out", torch.device("cpu"))
+    monkeypatch.setattr(harness.search, "finished", lost)
+    with pytest.raises(ComparisonError, match="closed the connection"):
+        harness.run()
+
+
 def test_what_is_refused_before_work_begins(images: Path, tmp_path: Path) -> None:
     bench = write_images(tmp_path / "lfw")
     with pytest.raises(DatasetError, match="lfw"):

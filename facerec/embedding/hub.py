@@ -21,7 +21,6 @@ from facerec.embedding.bundle import (
     ONNX_FILE,
     SUMS_FILE,
     VARIANTS_FOLDER,
-    is_bundle,
 )
 
 PATTERNS = [NOTE_FILE, SUMS_FILE, ONNX_FILE, f"{VARIANTS_FOLDER}/*.onnx", "triton/*"]
@@ -101,7 +100,7 @@ def fetch_model(name: str | Path) -> tuple[Path, str]:
         The folder, named after the commit, and ``hf://OWNER/NAME@COMMIT``.
 
     Raises:
-        ModelError: malformed, neither on the Hub nor in the cache, too large, late, or no model.
+        ModelError: malformed, neither on the Hub nor in the cache, too large, or late.
         MissingExtraError: huggingface_hub is not installed.
     """
     repository, revision = parse_hub_name(name)
@@ -132,8 +131,6 @@ def fetch_model(name: str | Path) -> tuple[Path, str]:
             f"{called}: not in the cache, and not to be had of the Hub ({said}); check the name, "
             "log in by hf auth login, connect, or fill the cache where there is a network"
         ) from problem or error
-    if not is_bundle(folder) and not (folder / MODEL_FILE).is_file():
-        raise ModelError(f"{called}: no model of facerec, neither {NOTE_FILE} nor {MODEL_FILE}")
     return folder, f"hf://{repository}@{folder.name}"
 
 

@@ -61,7 +61,7 @@ def load_model(
         MissingExtraError: an ``.onnx`` file without its engine, or the Hub without its library.
     """
     path, hub = fetch_model(path) if is_hub_name(path) else (path, None)
-    path = given = Path(path)
+    path, given = Path(path), hub or str(path)
     suffix = "" if variant is None else f" ({variant})"
     pixels: dict[str, Any] = {"channels": channels, "mean": mean, "std": std}
     how: dict[str, Any] = {"device": device, "batch_size": batch_size, "precision": precision}
@@ -96,7 +96,7 @@ def load_model(
         model = load_weights(path, **how)
     if checksum is not None:
         # The folder alone may be called "." or "bundle/".
-        model.name = given.resolve().name + suffix
+        model.name = Path(given).resolve().name + suffix
         model.evidence += (f"part of the bundle {given}, whose checksums are right",)
     model.calibration, model.notes = known, (*model.notes, *([unused] if unused else ()))
     if known is not None and known.sha256 is not None:  # beside the file, and not in it

@@ -106,7 +106,7 @@ LOAD = {
     "hf://owner/other": "Repository Not Found",
     "hf://owner/name@gone": "Revision Not Found",
     "hf://owner/name@large": "at most",
-    "hf://owner/name": "no model of facerec",
+    "hf://owner/name": r"hf://owner/name@\w+: no such model",
 }
 PUSH = {"name": "give OWNER/NAME", "owner/name@v1": "give OWNER/NAME", "owner/name": "HF_TOKEN"}
 

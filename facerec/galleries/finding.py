@@ -21,8 +21,6 @@ from facerec.embedding.file import read_embeddings, write_embeddings
 from facerec.embedding.recognizer import FaceRecognizer, Photo, loaded, read_photo
 from facerec.records.images import FolderImages
 
-_NOBODY = np.empty((0, 0), np.float32)
-
 
 @dataclass(frozen=True)
 class Found:
@@ -77,20 +75,20 @@ def find(
     how: Any = {"flip": own.flip, "batch_size": own.model.batch_size}
     note = describe_embedding(own.model, align=own.detector, **how)
     faces = _read_kept(file, note) if keep else {}
-    found, names = [], dict[bytes, str]()
+    found, kept = [], dict[tuple[bytes, int], tuple[str, NDArray[np.float32]]]()
     for index, name in enumerate(source.ids.tolist()):
-        where, vectors, said = source.where(index), _NOBODY, ""
+        where, digest, said = source.where(index), b"", ""
         try:
             data = source.encoded(index)
             image, digest = read_photo(data, where)[0], image_digest(data)
             said = own.misplaced(image, name)
             if digest not in faces:
                 faces[digest] = own.embed([face for face, _ in own.faces(image, where)])
-            vectors, names[digest] = faces[digest], name
         except ImageError as error:
             said = str(error)
         rows = []
-        for number, vector in enumerate(vectors, 1):
+        for number, vector in enumerate(faces.get(digest, ()), 1):
+            kept[digest, number] = f"{name} face {number}", vector
             cosine, score = float(own.similarity(wanted, vector)), own.face_score(vector)
             unknown = said or own.unlike(score, name)
             rows.append((not unknown, cosine, number, score, unknown))
@@ -101,17 +99,11 @@ def find(
         more = f"{name}: {len(rows)} faces, face {number} from the largest on is most alike"
         notes = [unknown] if not rows else [several, more * (len(rows) > 1), unknown]
         found.append(Found(name, cosine, same, "; ".join(filter(None, notes)), score))
-    if keep and names:
-        kept = [faces[digest] for digest in names]
-        digests = np.repeat([*names], [len(each) for each in kept])
-        ids = [
-            f"{name} face {number}"
-            for name, each in zip(names.values(), kept, strict=True)
-            for number in range(1, len(each) + 1)
-        ]
-        vectors = np.concatenate(kept)
+    if keep and kept:
+        digests = np.array([digest for digest, _ in kept])
+        ids, vectors = map(np.array, zip(*kept.values(), strict=True))
         norms = np.linalg.norm(vectors, axis=1)
-        every = Embeddings(vectors, norms, own.flip, np.array(ids), note=note, digests=digests)
+        every = Embeddings(vectors, norms, own.flip, ids, note=note, digests=digests)
         write_embeddings(file, every)
     return sorted(found, key=lambda item: (math.isnan(item.similarity), -item.similarity))
 

@@ -30,6 +30,8 @@ _BLOCK = 32
 _SAMPLED = 2**26
 """Pairs in the sample, at most."""
 
+PENDING = 2**21
+"""Pairs that are collected before they are merged."""
 KEPT = 2**26
 """Pairs that are kept until their thresholds are known, at most: 800 MB."""
 
@@ -118,24 +120,32 @@ class _PairCounts:
     """Counts events by pair of subjects in a sparse matrix that threads share, up to a limit."""
 
     def __init__(self, subjects: int, limit: int) -> None:
-        self._shape, self._limit, self._total = (subjects, subjects), limit, 0
-        self._pairs: list[NDArray[np.int32]] = []
+        self._shape, self._limit, self._total, self._size = (subjects, subjects), limit, 0, 0
+        self._merged = csr_array(self._shape, dtype=np.int32)
+        self._pending: list[NDArray[np.int32]] = []
         self._lock = threading.Lock()
 
     def add(self, first: NDArray[np.int32], second: NDArray[np.int32]) -> None:
         with self._lock:
             self._total += first.size
-            if self._total <= self._limit:
-                self._pairs.append(np.stack([first, second]))
-            else:
-                self._pairs.clear()
+            self._size += first.size
+            self._pending.append(np.stack([first, second]))
+            # A larger matrix takes longer to add to, so it is done more rarely.
+            if self._size >= max(PENDING, self._merged.nnz // 2):
+                self._merge()
 
     def matrix(self) -> csr_array | None:
         """Return the counts, or None if there were more than the limit."""
+        self._merge()
+        return None if self._total > self._limit else self._merged
+
+    def _merge(self) -> None:
         if self._total > self._limit:
-            return None
-        rows, columns = np.concatenate([np.empty((2, 0), np.int32), *self._pairs], axis=1)
-        return coo_array((np.ones(rows.size, np.int32), (rows, columns)), self._shape).tocsr()
+            self._merged = csr_array(self._shape, dtype=np.int32)
+        elif self._pending:
+            ones, sides = np.ones(self._size, np.int32), np.concatenate(self._pending, axis=1)
+            self._merged = self._merged + coo_array((ones, tuple(sides)), self._shape).tocsr()
+        self._pending, self._size = [], 0
 
 
 class _NonMated:

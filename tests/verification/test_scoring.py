@@ -150,6 +150,7 @@ def test_a_wrong_guess_changes_no_figure(seed: int, count: int, tile: int, right
     whole = score_all_pairs(vectors, subjects, **arguments)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(counts, "_guess", narrow)
+        patch.setattr(counts, "PENDING", 30)
         found = score_all_pairs(vectors, subjects, **arguments)
     assert reaches[0] == 4 and set(reaches) <= {4, 32}
     same(whole, found)

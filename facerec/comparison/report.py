@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from facerec.base.errors import ComparisonError
 from facerec.base.files import atomic_path, json_bytes
 from facerec.base.recipe import to_dict
 from facerec.comparison.plots import arm_figure
@@ -53,10 +52,10 @@ def write_comparison(summary: Summary, folder: Path) -> Path:
         The page.
 
     Raises:
-        ComparisonError: a file cannot be written.
+        FacerecError: a file cannot be written.
     """
     for name, content in report_files(summary).items():
-        with atomic_path(folder / name, ComparisonError) as temporary:
+        with atomic_path(folder / name) as temporary:
             temporary.write_bytes(content)
     return folder / "report.html"
 

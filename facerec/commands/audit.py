@@ -139,7 +139,7 @@ def audit(
     from facerec.fairness.rates import fix_on_all_pairs
     from facerec.records.quality import read_quality
 
-    console = Console(highlight=False)
+    console = Console()
     check_audit_folder(out)
     (groups, called), plan = named_columns(compared.columns, compared.group), None
     stored = {role: called.pop(role) for role in ROLES if role in called}
@@ -204,7 +204,7 @@ def tell_audit(result: Audit, out: Path, console: Console) -> None:
 
     page = write_audit(out, result, command_line())
     print_audit(result, console)
-    console.print(f"report: {page}", soft_wrap=True)
+    console.print(f"report: {page}")
 
 
 def _open_pairs(pairs: str, data: Path | None) -> Bench:

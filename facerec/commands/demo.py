@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 
 from facerec.base.errors import DatasetError
 from facerec.base.files import atomic_path, check_no_links
 from facerec.base.limits import Count
-from facerec.base.progress import section
 from facerec.base.recipe import load_recipe
 from facerec.commands.audit import Groups, Precision, audit
 from facerec.commands.cli import Console, run_command
 from facerec.commands.embed import embed
 from facerec.commands.embedder import Embedder
 from facerec.commands.export_onnx import export_onnx
-from facerec.commands.verified import Figures, Verified, tell
+from facerec.commands.verified import Figures, Verified
+from facerec.commands.verify import verify
 from facerec.records.synthetic import (
     DATASET_FILE,
     PACKS,
@@ -33,9 +33,6 @@ from facerec.records.synthetic import (
 )
 from facerec.report.progress import progress_bar
 from facerec.report.table import Table
-
-if TYPE_CHECKING:
-    from facerec.verification import VerificationResult
 
 FACES = SyntheticSet(
     seed=0,
@@ -72,7 +69,7 @@ def demo(
             facerec/recipes/demo.py.
         processes: processes that draw faces.
     """
-    console, started = Console(highlight=False, soft_wrap=True), time.perf_counter()
+    console, started = Console(), time.perf_counter()
     if data_only:
         _draw(out, faces, processes, console)
         console.print(f"{out}: {faces.total_images:,} images")
@@ -102,8 +99,12 @@ def demo(
         runs.append(run)
     plain, treated = runs
     console.rule("verification of both")
-    sides = [Verified(_verify(run, data, console)) for run in runs]
-    tell(sides, Figures(out=out / "verify"), console)
+    sides = verify(
+        tuple(str(data / f"{pack}.bin") for pack in PACKS),
+        compare=treated,
+        embedder=Embedder(model=plain),
+        figures=Figures(fpr=("1e-2",), out=out / "verify"),
+    )
     console.rule("export of ArcFace + SEC")
     export_onnx(treated)
     for name, run in zip(arms, runs, strict=True):
@@ -118,11 +119,10 @@ def demo(
             precision=Precision(fmr=("1e-2", "1e-3")),
         )
     console.rule("results")
-    results = dict(zip(arms, [side.results for side in sides], strict=True))
     audits = [out / "audit" / run.name for run in runs]
-    console.print(_verdict(audits), soft_wrap=False)
+    console.print(_verdict(audits))
     console.print()
-    console.print(_table(results).terminal(), soft_wrap=False)
+    console.print(_table(zip(arms, sides, strict=True)).terminal())
     console.print(f"{time.perf_counter() - started:.0f} seconds; faces: {out / 'faces.jpg'}")
     for page in (out / "verify" / "report.html", *(at / "audit.html" for at in audits)):
         console.print(f"report: {page.resolve()}")
@@ -136,20 +136,6 @@ def _draw(out: Path, faces: SyntheticSet, processes: int, console: Console) -> N
         )
     with progress_bar(console, "images") as progress:
         write_synthetic(out, faces, processes, progress)
-
-
-def _verify(run: Path, data: Path, console: Console) -> dict[str, VerificationResult]:
-    """Return the results of all packs, by their names."""
-    from facerec.embedding.loading import load_model
-    from facerec.verification import evaluate_bench, pack_bench
-
-    model, results = load_model(run), {}
-    with progress_bar(console, "images") as progress:
-        for pack in PACKS:
-            told = section(progress, f"verifying {pack}")
-            bench = pack_bench(data / f"{pack}.bin")
-            results[pack] = evaluate_bench(model, bench, fpr=("1e-2",), progress=told)
-    return results
 
 
 def _verdict(audits: list[Path]) -> str:
@@ -172,7 +158,7 @@ def _verdict(audits: list[Path]) -> str:
     )
 
 
-def _table(results: Mapping[str, Mapping[str, VerificationResult]]) -> Table:
+def _table(sides: Iterable[tuple[str, Verified]]) -> Table:
     """Return accuracy and the spread of norms of each arm and pack."""
     rows = [
         (
@@ -180,8 +166,8 @@ def _table(results: Mapping[str, Mapping[str, VerificationResult]]) -> Table:
             f"{100 * result.accuracy.kfold.mean:.2f} % ± {100 * result.accuracy.kfold.sem:.2f}",
             f"{result.metrics['norm CV'].value:.4f}",
         )
-        for arm, packs in results.items()
-        for pack, result in packs.items()
+        for arm, side in sides
+        for pack, result in side.results.items()
         if result.accuracy is not None
     ]
     headings = "arm", "pack", "accuracy ± SEM", "CV ‖f‖"

@@ -108,7 +108,7 @@ def enroll(
         Gallery.read(old)  # before anything is embedded
     if export is not None:
         parquet.require()
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console()
     detector = embedder.aligner if isinstance(embedder.aligner, Detector) else None
     if face is not None and detector is None:
         raise FacerecError("--face chooses among faces that a detector finds; name it with --align")

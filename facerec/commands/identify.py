@@ -99,7 +99,7 @@ def identify(
         raise FacerecError("--strangers and --old go with a bridge; name it with --bridge")
     if old is not None and threshold is not None:
         raise FacerecError("cosines of two networks have no threshold in common; give --fpir")
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console()
     sides = {path: Gallery.read(path) for path in (gallery, old) if path is not None}
     space = sides[gallery].space
     if bridge is not None:

@@ -46,7 +46,7 @@ def translate(
     from facerec.embedding.file import read_embeddings
     from facerec.galleries.bridge import Bridge
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console()
     mine, theirs = (DEFAULT.known(read_embeddings(path), console) for path in (old, new))
     mine = _not_enrolled(mine, old, gallery, console)
     bridge = Bridge.build(mine, theirs, f"{old} and {new}")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
@@ -33,6 +33,9 @@ from facerec.records.synthetic import (
 )
 from facerec.report.progress import progress_bar
 from facerec.report.table import Table
+
+if TYPE_CHECKING:
+    from facerec.fairness.result import Audit
 
 FACES = SyntheticSet(
     seed=0,
@@ -107,20 +110,21 @@ def demo(
     )
     console.rule("export of ArcFace + SEC")
     export_onnx(treated)
+    audits = {}
     for name, run in zip(arms, runs, strict=True):
         console.rule(f"audit of {name}")
+        at = out / "audit" / run.name
         embed(out=run / "lfw.npz", bench=str(data / "lfw.bin"), embedder=Embedder(model=run))
-        audit(
+        audits[at] = audit(
             embeddings=run / "lfw.npz",
             attributes=data / "attributes.csv",
             compared=Groups(GROUPINGS),
-            out=out / "audit" / run.name,
+            out=at,
             baseline=None if run == plain else plain / "lfw.npz",
             precision=Precision(fmr=("1e-2", "1e-3")),
         )
     console.rule("results")
-    audits = [out / "audit" / run.name for run in runs]
-    console.print(_verdict(audits))
+    console.print(_verdict(list(audits.values())))
     console.print()
     console.print(_table(zip(arms, sides, strict=True)).terminal())
     console.print(f"{time.perf_counter() - started:.0f} seconds; faces: {out / 'faces.jpg'}")
@@ -138,20 +142,16 @@ def _draw(out: Path, faces: SyntheticSet, processes: int, console: Console) -> N
         write_synthetic(out, faces, processes, progress)
 
 
-def _verdict(audits: list[Path]) -> str:
-    """Return what audits found of norms, by their folders."""
-    import pandas as pd
-
-    from facerec.fairness.page import JSON, read_rows
+def _verdict(audits: Sequence[Audit]) -> str:
+    """Return what audits found of norms."""
     from facerec.fairness.rows import ETA2, value_of
     from facerec.report.conclusions import of_test
 
-    rows = [pd.DataFrame(read_rows(folder / JSON)) for folder in audits]
-    said = [
-        [of_test(value_of(of_one, ETA2, "p", grouping=grouping)) for of_one in rows]
-        for grouping in GROUPINGS
-    ]
-    planted, control = (of_all.count("difference detected") for of_all in said)
+    def detected(grouping: str) -> int:
+        found = (value_of(audit.rows, ETA2, "p", grouping=grouping) for audit in audits)
+        return list(map(of_test, found)).count("difference detected")
+
+    planted, control = map(detected, GROUPINGS)
     return (
         f"The audit detects the planted difference in {planted} of {len(audits)} models, and one "
         f"between the control groups, a false alarm, in {control}."

@@ -21,7 +21,7 @@ from facerec.comparison.tables import (
 )
 from facerec.report import documents
 from facerec.report.csv_tables import to_csv
-from facerec.report.page import FindingLine, Folded, Listed, Page, Section, Terms
+from facerec.report.page import FindingLine, Listed, Page, Section
 from facerec.report.plotting import Drawings
 from facerec.report.table import facts_table
 from facerec.report.tidy import records
@@ -182,7 +182,7 @@ def _page(summary: Summary, drawings: Drawings) -> Page:
             Section("Results", [headline_table(summary)]),
             *([Section("Differences", [pair_table(summary)])] if summary.pairs else []),
             Section("Arms", [arm_table(summary)]),
-            Section("Terms", [Terms(_TERMS)]),
-            Section("Origin", [Folded(table.caption, [table]), everything]),
+            Section("Terms", [_TERMS]),
+            Section("Origin", [table, everything]),
         ],
     )

@@ -81,7 +81,7 @@ class OneToMany(Flags):
     compared; by default the one with most subjects."""
 
 
-GROUPS, PRECISION, SEARCHES = Groups(), Precision(), OneToMany()
+GROUPS, PRECISION = Groups(), Precision()
 
 
 def audit(
@@ -96,7 +96,7 @@ def audit(
     baseline: Path | None = None,
     compared: tyro.conf.OmitArgPrefixes[Groups] = GROUPS,
     precision: tyro.conf.OmitArgPrefixes[Precision] = PRECISION,
-    searches: tyro.conf.OmitArgPrefixes[OneToMany] = SEARCHES,
+    searches: tyro.conf.OmitArgPrefixes[OneToMany] = OneToMany(),
 ) -> Any:
     """Audit embedding norms and error rates by recorded groups of people.
 
@@ -142,7 +142,7 @@ def audit(
     (groups, called), plan = named_columns(compared.columns, compared.group), None
     stored = {role: called.pop(role) for role in ROLES if role in called}
     settings = precision.settings(threshold)
-    if searches != SEARCHES:
+    if searches != OneToMany():
         plan = SearchPlan(exact_rates(searches.fpir), searches.reference, precision.seed)
         if threshold_from is not None and not is_embeddings(threshold_from):
             raise DatasetError(

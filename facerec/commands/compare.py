@@ -37,9 +37,6 @@ class Changed(Flags):
     """Figures besides those of retrieval: nmi and f1 of k-means clusters of the test images."""
 
 
-UNCHANGED = Changed()
-
-
 def compare(
     recipe: tyro.conf.Positional[Path | None] = None,
     losses: tuple[str, ...] = (),
@@ -48,7 +45,7 @@ def compare(
     second_views: Path | None = None,
     out: Path | None = None,
     smoke: bool = False,
-    changed: tyro.conf.OmitArgPrefixes[Changed] = UNCHANGED,
+    changed: tyro.conf.OmitArgPrefixes[Changed] = Changed(),
     storage: str | None = None,
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
     processes: Count = 1,
@@ -100,10 +97,7 @@ def compare(
     few = few and "without --smoke: " * smoke + few
     trial = "--smoke shows that everything works; its figures mean nothing" * smoke
     print_notes([*harness.manifest["notes"], few, trial], console)
-    with (
-        process_pool(processes) as pool,
-        progress_bar(console, "trials and final runs") as show,
-    ):
+    with process_pool(processes) as pool, progress_bar(console, "trials and final runs") as show:
         shared = make, folder, str(harness.device), storage
         helpers = [pool.submit(_help, *shared) for _ in range(1, processes)]
         results = harness.run(show)

@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 
 
 def translate(
-    old: tyro.conf.Positional[Path],
-    new: tyro.conf.Positional[Path],
-    gallery: Path,
-    out: Path,
+    old: tyro.conf.Positional[Path], new: tyro.conf.Positional[Path], gallery: Path, out: Path
 ) -> None:
     """Let a new network search a gallery of the old one, and say first what that costs.
 

@@ -22,13 +22,7 @@ from torch import nn
 
 from facerec.backbones import Backbone, Preprocessing, normalize
 from facerec.heads import SEC
-from facerec.records import (
-    Augmentation,
-    BatchRequest,
-    Data,
-    FaceDataset,
-    RecordImages,
-)
+from facerec.records import Augmentation, BatchRequest, Data, FaceDataset, RecordImages
 from facerec.records.dataset import Batch
 from facerec.records.recordio import ImageRecord, RecordIndex, encode_record, pack, write_index
 from facerec.records.synthetic import SyntheticSet, write_synthetic

@@ -345,10 +345,7 @@ def gallery_coverage(*, repeats: int = 400, truths: int = 60) -> Iterator[Row]:
 
 
 def _reached(
-    what: str,
-    size: int,
-    calibrations: Iterable[Calibration],
-    fpir: Callable[[float], float],
+    what: str, size: int, calibrations: Iterable[Calibration], fpir: Callable[[float], float]
 ) -> Iterator[Row]:
     """Set the thresholds that calibrations predict against the FPIR that they reach."""
     rates: dict[str, list[float]] = {target: [] for target in TARGETS}

@@ -32,12 +32,7 @@ from plain_loop import PlainLoop, dense_arcface, dense_centers, plain_sgd
 from rows import Row
 from torch import Tensor, nn
 
-from facerec.backbones import (
-    Backbone,
-    create_backbone,
-    list_backbones,
-    register_backbone,
-)
+from facerec.backbones import Backbone, create_backbone, list_backbones, register_backbone
 from facerec.base.devices import choose_device, set_numerics
 from facerec.heads import SEC
 from facerec.records import BatchLoader, Data, FaceDataset, RecordImages
@@ -301,10 +296,7 @@ def _recipe(session: Session, backbone: str, batch: int, **changes: Any) -> Reci
 
 
 def _learner(
-    session: Session,
-    recipe: Recipe,
-    classes: int,
-    dataset: FaceDataset | None = None,
+    session: Session, recipe: Recipe, classes: int, dataset: FaceDataset | None = None
 ) -> Learner:
     torch._dynamo.reset()  # or other sizes than before would be compiled for all sizes at once
     return Learner(recipe, dataset or empty_set(classes), Processes(0, 1, session.device))
@@ -412,11 +404,7 @@ def _training_row(session: Session, backbone: str, batch: int) -> Iterator[Row]:
                 "%",
                 remark=f"{rate / 1e12:.3g} TFLOP/s of convolutions and products",
             ),
-            Row(
-                f"{name}: peak memory",
-                timing.peak / GB if timing.peak else None,
-                "GB",
-            ),
+            Row(f"{name}: peak memory", timing.peak / GB if timing.peak else None, "GB"),
             Row(
                 f"{name}: first step, compiling included",
                 timing.first,

@@ -239,10 +239,7 @@ class Population:
         scores = np.einsum("nd,nd->n", vectors[first], vectors[second])
         pairs = Pairs(first, second, same, person)
         scored, _ = pairs.comparisons(scores)
-        limits = {
-            "AUC": scored.interval(scored.auc()),
-            "EER": scored.interval(scored.eer()),
-        }
+        limits = {"AUC": scored.interval(scored.auc()), "EER": scored.interval(scored.eer())}
         for target in TARGETS:
             point = scored.roc.tpr_at_fpr(target)
             if point.resolvable:

@@ -81,12 +81,7 @@ def sec_weight(records: Path | None = None, *, epochs: int = 10, batch_size: int
 
 
 def _train(
-    dataset: FaceDataset,
-    size: int,
-    margin: ArcFace,
-    penalty: SEC,
-    epochs: int,
-    batch_size: int,
+    dataset: FaceDataset, size: int, margin: ArcFace, penalty: SEC, epochs: int, batch_size: int
 ) -> tuple[float, float, float]:
     """Return means over the second half of the training.
 

@@ -39,9 +39,7 @@ def _measure(module: str, function: str) -> Act:
 SUITES: dict[str, dict[str, Act]] = {
     suite: {name: _measure(module, name) for module, names in modules.items() for name in names}
     for suite, modules in {
-        "core": {
-            "measures": ("loader", "random_access", "training_step", "import_time"),
-        },
+        "core": {"measures": ("loader", "random_access", "training_step", "import_time")},
         "engine": {
             "measures_engine": ("head_update", "sampled_head", "utilization"),
             "measures_tile": ("host_tile",),
@@ -60,7 +58,7 @@ SUITES: dict[str, dict[str, Act]] = {
             "measures_export": (
                 *("parity", "consumers", "float_speed"),
                 *("int8", "openvino", "micro_batching"),
-            ),
+            )
         },
         "fairness": {
             "measures_fairness": ("type_one_error", "audit_speed", "whole_audit"),
@@ -82,7 +80,7 @@ SUITES: dict[str, dict[str, Act]] = {
         "gpu": {
             "measures_gpu": (
                 *("gpu_rates", "gpu_training", "gpu_heads", "gpu_settings", "gpu_loader"),
-            ),
+            )
         },
     }.items()
 }

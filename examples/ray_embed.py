@@ -160,7 +160,7 @@ def ray_embed(
         batch_size=batch_size,
     )
     console = Console(highlight=False, soft_wrap=True)
-    with exclusive(job.out, DatasetError), progress_bar(console, "images") as progress:
+    with exclusive(job.out), progress_bar(console, "images") as progress:
         blocks, wanted = plan(job, shard_size, progress)
         begin(job, blocks)
         missing = [block for block in blocks if not (job.out / block.shard).is_file()]

@@ -27,14 +27,7 @@ from facerec.commands.train import Options, train_recipe
 from facerec.embedding import Embeddings, embed_images, load_model
 from facerec.fairness.attributes import Attributes, join, read_attributes
 from facerec.fairness.audit import audit_embeddings
-from facerec.fairness.baseline import (
-    READING,
-    TWO_MODELS,
-    Change,
-    Key,
-    compare_models,
-    interval_of,
-)
+from facerec.fairness.baseline import READING, TWO_MODELS, Change, Key, compare_models, interval_of
 from facerec.fairness.groupings import Grouping
 from facerec.fairness.result import AuditSettings
 from facerec.report.estimate import Estimate

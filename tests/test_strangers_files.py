@@ -39,7 +39,6 @@ from facerec.embedding.bundle import write_sums
 from facerec.embedding.calibration import ModelCalibration
 from facerec.embedding.parts import EmbeddingsWriter
 from facerec.embedding.state_dict import read_state_dict
-from facerec.fairness.page import read_rows
 from facerec.galleries import Gallery
 from facerec.records import write_image_records
 from facerec.records.images import FolderImages
@@ -271,7 +270,6 @@ READ: dict[str, Callable[[Path], object]] = {
     "model.safetensors": load_model,
     "model.onnx": load_model,
     "manifest.json": read_manifest,
-    "audit.json": read_rows,
     "final": read_final,
 }
 

@@ -86,20 +86,16 @@ class HostCopy:
     """
 
     def __init__(self, tensor: Tensor) -> None:
-        self._host = tensor.detach()
-        self._event: torch.cuda.Event | None = None
-        if tensor.is_cuda:
-            self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-            self._host.copy_(tensor.detach(), non_blocking=True)
-            self._event = torch.cuda.Event()
-            self._event.record()
-        self.here = self._event is None
+        self.here = not tensor.is_cuda
+        # From a GPU it takes page-locked memory by itself.
+        self._host = tensor.detach().to("cpu", non_blocking=tensor.is_cuda)
+        self._copied = None if self.here else torch.cuda.current_stream().record_event()
 
     def read(self) -> Tensor:
         """Return the tensor on the host, waiting for it if need be."""
-        if self._event is not None:
-            self._event.synchronize()
-        return self._host.cpu()
+        if self._copied is not None:
+            self._copied.synchronize()
+        return self._host
 
 
 @contextmanager

@@ -157,11 +157,7 @@ def full_disk_sentence(path: Path, error: OSError, then: str = "run the same com
 
 @contextlib.contextmanager
 def exclusive(
-    path: str | os.PathLike[str],
-    error: type[FacerecError] = FacerecError,
-    *,
-    suffix: str = "",
-    file: bool = False,
+    path: str | os.PathLike[str], *, suffix: str = "", file: bool = False
 ) -> Iterator[None]:
     """Let one process at a time write ``path``, and sweep what a killed one left beside it.
 
@@ -171,7 +167,6 @@ def exclusive(
     Args:
         path: a file or folder that the block writes; its parent folder is made if needed, and is
             gone again if the block leaves it empty.
-        error: the class raised.
         suffix: of NAME in the lock's name: a lock beside the one that each writing takes.
         file: it is to be a file, see `check_place`.
 
@@ -180,19 +175,19 @@ def exclusive(
             is there, which in an unpacked archive leads to any file of ours.
     """
     final = Path(path)
-    check_place(final, error, file=file)
+    check_place(final, file=file)
     made = [folder for folder in final.parents if not folder.exists()]
     guarded = final.parent / f"{final.name}{suffix}"
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
         lock = _lock(guarded)
     except BlockingIOError as problem:
-        raise error(
+        raise FacerecError(
             f"{final}: {_owner(guarded)} is writing it; wait until that ends, or choose another "
             "name"
         ) from problem
     except OSError as problem:
-        raise error(full_disk_sentence(final, problem)) from problem
+        raise FacerecError(full_disk_sentence(final, problem)) from problem
     try:
         if lock is not None:
             _sweep(guarded)
@@ -279,16 +274,13 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def check_place(
-    path: str | os.PathLike[str], error: type[FacerecError] = FacerecError, *, file: bool = False
-) -> None:
+def check_place(path: str | os.PathLike[str], *, file: bool = False) -> None:
     """Refuse what cannot be made or replaced where it is to be, best before the work for it.
 
     Nothing is written through a link; of a name that a user typed, what it links to is named here.
 
     Args:
         path: a file or folder.
-        error: the class raised.
         file: it is to be a file.
 
     Raises:
@@ -298,26 +290,21 @@ def check_place(
     path = Path(path)
     above = next(folder for folder in Path(os.path.realpath(path)).parents if folder.exists())
     if file and path.exists() and not path.is_file():
-        raise error(f"{path}: this is a folder, a device or a pipe; name the file to write")
+        raise FacerecError(f"{path}: this is a folder, a device or a pipe; name the file to write")
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        raise error(
+        raise FacerecError(
             f"{path}: cannot be written, {above} is no folder or there are no rights to write into "
             "it; choose another place"
         )
     if path.is_symlink():
-        raise error(
+        raise FacerecError(
             f"{path}: this is a link, and what it leads to would be changed; take it away, or name "
             "the file or folder itself"
         )
 
 
 @contextlib.contextmanager
-def atomic_path(
-    path: str | os.PathLike[str],
-    error: type[FacerecError] = FacerecError,
-    *,
-    private: bool = False,
-) -> Iterator[Path]:
+def atomic_path(path: str | os.PathLike[str], *, private: bool = False) -> Iterator[Path]:
     """Give a temporary path beside ``path`` that takes its place when the block succeeds.
 
     The block writes the temporary file and closes it; it is then flushed to the disk and renamed.
@@ -326,7 +313,6 @@ def atomic_path(
 
     Args:
         path: the final file name; its folder is made if needed.
-        error: the class raised in place of an ``OSError``.
         private: it shows people, and nobody else may read it, as nobody may read the temporary one.
 
     Raises:
@@ -334,7 +320,7 @@ def atomic_path(
             process is writing it.
     """
     final = Path(path)
-    with _temporary(final, final, error, folder=False) as (temporary, descriptor):
+    with _temporary(final, final, folder=False) as (temporary, descriptor):
         yield temporary
         if not private:
             os.fchmod(descriptor, 0o666 & ~_UMASK)
@@ -344,9 +330,7 @@ def atomic_path(
 
 
 @contextlib.contextmanager
-def _temporary(
-    guarded: Path, shown: Path, error: type[FacerecError], *, folder: bool
-) -> Iterator[tuple[Path, int]]:
+def _temporary(guarded: Path, shown: Path, *, folder: bool) -> Iterator[tuple[Path, int]]:
     """Give a temporary file or folder beside ``guarded``, which goes at the end if still there.
 
     Errors of the block name ``shown`` where they would name what is temporary.
@@ -354,7 +338,6 @@ def _temporary(
     Args:
         guarded: the file or folder that one process at a time writes.
         shown: what is written.
-        error: the class raised in place of an ``OSError``.
         folder: which of both.
 
     Yields:
@@ -364,7 +347,7 @@ def _temporary(
         FacerecError: an ``OSError`` in writing it, or another process is writing ``guarded``.
     """
     temporary: Path | None = None
-    with exclusive(guarded, error, file=not folder), contextlib.ExitStack() as opened:
+    with exclusive(guarded, file=not folder), contextlib.ExitStack() as opened:
         try:
             where: dict[str, Any] = {"dir": guarded.parent, "prefix": f".{guarded.name}."}
             if folder:
@@ -384,7 +367,7 @@ def _temporary(
             ours = (None, str(guarded), str(temporary), str(guarded.parent))
             if temporary is not None and not folder and problem.filename not in ours:
                 raise
-            raise error(full_disk_sentence(shown, problem)) from problem
+            raise FacerecError(full_disk_sentence(shown, problem)) from problem
         finally:
             if temporary is not None:
                 remove(temporary)
@@ -392,17 +375,12 @@ def _temporary(
 
 @contextlib.contextmanager
 def atomic_folder(
-    path: str | os.PathLike[str],
-    error: type[FacerecError] = FacerecError,
-    *,
-    replace: bool = False,
-    private: bool = False,
+    path: str | os.PathLike[str], *, replace: bool = False, private: bool = False
 ) -> Iterator[Path]:
     """Give a temporary folder beside ``path`` that takes its name when the block succeeds.
 
     Args:
         path: the final name; nothing, or an empty folder, may be there.
-        error: the class raised in place of an ``OSError``.
         replace: take the place of whatever is there, which is back if that fails.
         private: it shows people, and nobody else may read what it holds.
 
@@ -410,7 +388,7 @@ def atomic_folder(
         FacerecError: the folder cannot be written, or another process is writing it.
     """
     final = Path(path)
-    with _temporary(final, final, error, folder=True) as (temporary, descriptor):
+    with _temporary(final, final, folder=True) as (temporary, descriptor):
         yield temporary
         if private:
             for inside in temporary.rglob("*"):
@@ -431,14 +409,11 @@ def atomic_folder(
 
 
 @contextlib.contextmanager
-def staged_folder(
-    path: str | os.PathLike[str], error: type[FacerecError] = FacerecError, *, last: str
-) -> Iterator[Path]:
+def staged_folder(path: str | os.PathLike[str], *, last: str) -> Iterator[Path]:
     """Give a temporary folder inside ``path`` whose files move into that when the block succeeds.
 
     Args:
         path: the folder; files of the same names are replaced, others stay.
-        error: the class raised in place of an ``OSError``.
         last: the file that tells that the others belong together and are all there. It goes
             before the first of them moves, and comes after the last.
 
@@ -446,7 +421,7 @@ def staged_folder(
         FacerecError: the folder cannot be written, or another process is writing it.
     """
     final = Path(path)
-    with _temporary(final / last, final, error, folder=True) as (temporary, _):
+    with _temporary(final / last, final, folder=True) as (temporary, _):
         yield temporary
         (final / last).unlink(missing_ok=True)
         names = [file.name for file in temporary.iterdir() if file.name != last]

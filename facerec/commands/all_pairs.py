@@ -58,7 +58,7 @@ def all_pairs(
     from facerec.verification.scoring.rows import all_pairs_rows
 
     fpr = exact_rates(fpr)  # before minutes of work
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console()
     file = read_embeddings(embeddings, columns=called_columns(columns))
     assert file.ids is not None  # the reader sees to that
     names, groups, unused = file.subjects, None, 0

@@ -27,7 +27,6 @@ from facerec.report.table import Table
 from facerec.training import Recipe
 
 _OPERATORS = {ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.Div: truediv, ast.FloorDiv: floordiv}
-_PARSER = (SyntaxError, RecursionError, MemoryError)
 _DEFAULTS = {"fp16": False, "batch_size": 128, "optimizer": "sgd", "gradient_acc": 1, "seed": 2048}
 """Of their base.py, where the recipe has others or a rule needs them."""
 _REQUIRED = ("rec", "num_epoch", "warmup_epoch", "val_targets")
@@ -126,8 +125,7 @@ def _settings(path: Path) -> dict[str, tuple[Any, str]]:
                     known[ast.unparse(target)] = _value(value, known), where
                 case _:
                     raise ValueError("no such line")
-    # Those of files, of text that is no Python, and of what `_value` may meet.
-    except (OSError, ValueError, TypeError, LookupError, ArithmeticError, *_PARSER) as error:
+    except Exception as error:  # of the file, the parser, and whatever `_value` meets
         plain = isinstance(error, (OSError, SyntaxError, UnicodeError, OverflowError))
         why = error if plain else "is code, and none is run"
         raise RecipeError(f"{where}: {why}; give lines config.FIELD = VALUE") from error

@@ -20,8 +20,6 @@ from facerec.report.progress import progress_bar
 if TYPE_CHECKING:
     from facerec.fairness.rates import Thresholds
     from facerec.fairness.result import Audit, AuditSettings
-    from facerec.verification.bench import Bench
-
 
 NOT_KNOWN = ", of which it is not known whether it is the same model"
 
@@ -83,7 +81,7 @@ class OneToMany(Flags):
     compared; by default the one with most subjects."""
 
 
-GROUPS, PRECISION, SEARCHES = Groups(), Precision(), OneToMany()
+GROUPS, PRECISION = Groups(), Precision()
 
 
 def audit(
@@ -98,8 +96,8 @@ def audit(
     baseline: Path | None = None,
     compared: tyro.conf.OmitArgPrefixes[Groups] = GROUPS,
     precision: tyro.conf.OmitArgPrefixes[Precision] = PRECISION,
-    searches: tyro.conf.OmitArgPrefixes[OneToMany] = SEARCHES,
-) -> None:
+    searches: tyro.conf.OmitArgPrefixes[OneToMany] = OneToMany(),
+) -> Any:
     """Audit embedding norms and error rates by recorded groups of people.
 
     Answers whether norms differ between groups, whether that can matter, and how false match and
@@ -139,12 +137,12 @@ def audit(
     from facerec.fairness.rates import fix_on_all_pairs
     from facerec.records.quality import read_quality
 
-    console = Console(highlight=False)
+    console = Console()
     check_audit_folder(out)
     (groups, called), plan = named_columns(compared.columns, compared.group), None
     stored = {role: called.pop(role) for role in ROLES if role in called}
     settings = precision.settings(threshold)
-    if searches != SEARCHES:
+    if searches != OneToMany():
         plan = SearchPlan(exact_rates(searches.fpir), searches.reference, precision.seed)
         if threshold_from is not None and not is_embeddings(threshold_from):
             raise DatasetError(
@@ -156,7 +154,7 @@ def audit(
     labels = read_attributes(
         attributes, groups, subject=compared.subject, allow_inferred=inferred, called=called
     )
-    bench = None if pairs is None else _open_pairs(pairs, data)
+    bench = None if pairs is None else open_image_benches([pairs], data=data)[0]
     audited = read_embeddings(embeddings, columns=stored)
     other = None if baseline is None else read_embeddings(baseline, columns=stored)
     inputs = files_read(
@@ -196,6 +194,7 @@ def audit(
             progress=show,
         )
     tell_audit(result, out, console)
+    return result
 
 
 def tell_audit(result: Audit, out: Path, console: Console) -> None:
@@ -204,17 +203,7 @@ def tell_audit(result: Audit, out: Path, console: Console) -> None:
 
     page = write_audit(out, result, command_line())
     print_audit(result, console)
-    console.print(f"report: {page}", soft_wrap=True)
-
-
-def _open_pairs(pairs: str, data: Path | None) -> Bench:
-    """Open a bench, a pack or a pair list."""
-    from facerec.verification.protocols import guess_format
-
-    path = Path(pairs)
-    is_list = path.suffix not in ("", ".bin", ".npz") and guess_format(path) is not None
-    named = ([], path) if is_list else ([pairs],)
-    return open_image_benches(*named, data=data)[0]
+    console.print(f"report: {page}")
 
 
 def fix_on_scores(

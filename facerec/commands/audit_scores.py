@@ -58,7 +58,7 @@ def audit_scores(
     from facerec.fairness.scores import audit_scores as audit
     from facerec.verification.protocols import read_scores
 
-    console = Console(highlight=False)
+    console = Console()
     check_audit_folder(out)
     at = -threshold if threshold is not None and distances else threshold
     settings, subject = precision.settings(at), compared.subject

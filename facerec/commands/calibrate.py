@@ -76,7 +76,7 @@ def calibrate(
     from facerec.verification import select_embeddings
     from facerec.verification.calibration import calibrate_model
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console()
     if people is not None and is_embeddings(people):
         people, embeddings = None, people
     if (bench is not None and people is not None) or (bench, people, embeddings) == (None,) * 3:
@@ -125,7 +125,7 @@ def calibrate(
             "bundle again from a run that is calibrated"
         )
     target = out or calibration_file(cast(Path, place))
-    check_place(target, DatasetError, file=True)
+    check_place(target, file=True)
     if target.is_file():
         console.print(f"{target} is replaced; nothing that it says is taken over", style="yellow")
     with progress_bar(console) as progress:

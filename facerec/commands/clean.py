@@ -59,8 +59,8 @@ def clean(
 
     if out.suffix.lower() != ".csv":
         raise DatasetError(f"{out}: proposals are a table; give it a name that ends in .csv")
-    check_place(out, DatasetError, file=True)
-    console = Console(highlight=False, soft_wrap=True)
+    check_place(out, file=True)
+    console = Console()
     dataset: FaceDataset | None = None
     stored = source if is_embeddings(source) else embeddings
     if embeddings is not None and stored == source:

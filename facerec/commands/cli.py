@@ -44,10 +44,13 @@ os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
 
 
 class Console(rich_console.Console):
-    """A terminal that shows text as it is: no markup, emoji code or control character counts."""
+    """A terminal that shows text as it is: no markup, colour of its own, or control character.
+
+    Nor does it break lines: whoever copies a path or a command gets all of it.
+    """
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(markup=False, emoji=False, **options)
+        super().__init__(markup=False, emoji=False, highlight=False, soft_wrap=True, **options)
 
     def render(
         self,
@@ -301,7 +304,7 @@ def exit_on_error() -> Iterator[None]:
     if _DEBUG in sys.argv:
         traceback.print_exception(error)
     if _first_to_say(str(error)):
-        console = Console(stderr=True, soft_wrap=True, highlight=False)
+        console = Console(stderr=True)
         console.print(f"error: {error}", style="red")
     raise SystemExit(2)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ from facerec.base.limits import Count, Flags
 from facerec.base.recipe import load_recipe
 from facerec.commands.cli import Console, run_command
 from facerec.commands.embedder import print_notes
-from facerec.records.processes import Spawned, end_with_parent
+from facerec.records.processes import process_pool
 from facerec.report.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -38,9 +37,6 @@ class Changed(Flags):
     """Figures besides those of retrieval: nmi and f1 of k-means clusters of the test images."""
 
 
-UNCHANGED = Changed()
-
-
 def compare(
     recipe: tyro.conf.Positional[Path | None] = None,
     losses: tuple[str, ...] = (),
@@ -49,7 +45,7 @@ def compare(
     second_views: Path | None = None,
     out: Path | None = None,
     smoke: bool = False,
-    changed: tyro.conf.OmitArgPrefixes[Changed] = UNCHANGED,
+    changed: tyro.conf.OmitArgPrefixes[Changed] = Changed(),
     storage: str | None = None,
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
     processes: Count = 1,
@@ -94,24 +90,25 @@ def compare(
     make = partial(whole, smoke=smoke)
     plan = make()
     folder = out or Path("compare") / (f"{plan.name}-smoke" if smoke else plan.name)
-    console.print(plan.question, style="bold", markup=False)
+    console.print(plan.question, style="bold")
     with progress_bar(console, "images") as progress:
         harness = _worker(plan, folder, device, storage, progress)
     few = too_few_seeds(whole() if smoke else plan)
     few = few and "without --smoke: " * smoke + few
     trial = "--smoke shows that everything works; its figures mean nothing" * smoke
     print_notes([*harness.manifest["notes"], few, trial], console)
-    with (
-        _helpers(processes - 1, make, folder, str(harness.device), storage),
-        progress_bar(console, "trials and final runs") as show,
-    ):
+    with process_pool(processes) as pool, progress_bar(console, "trials and final runs") as show:
+        shared = make, folder, str(harness.device), storage
+        helpers = [pool.submit(_help, *shared) for _ in range(1, processes)]
         results = harness.run(show)
+        for helper in helpers:
+            helper.result()
     summary = summarize(results)
     page = write_comparison(summary, folder)
     console.print(headline_table(summary).terminal())
     if summary.pairs:
         console.print(pair_table(summary).terminal())
-    console.print(f"report: {page.resolve()}", soft_wrap=True, markup=False)
+    console.print(f"report: {page.resolve()}")
 
 
 def _plan(
@@ -148,32 +145,7 @@ def _plan(
     return replace(plan, **changes)
 
 
-@contextmanager
-def _helpers(
-    count: int,
-    make: Callable[[], Comparison],
-    folder: Path,
-    device: str,
-    storage: str | None,
-) -> Iterator[None]:
-    """Share the work with other processes of this machine, which end with this one."""
-    helpers = [
-        Spawned(target=_help, args=(make, folder, device, storage), daemon=True)
-        for _ in range(count)
-    ]
-    for helper in helpers:
-        helper.start()
-    try:
-        yield
-        for helper in helpers:
-            helper.join()
-    finally:
-        for helper in helpers:
-            helper.terminate()
-
-
 def _help(make: Callable[[], Comparison], folder: Path, device: str, storage: str | None) -> None:
-    end_with_parent()
     _worker(make(), folder, device, storage).run()
 
 

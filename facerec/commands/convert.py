@@ -41,7 +41,7 @@ def convert(
         raise DatasetError(f"{out}: a pack ends with .npz, or with .bin; rename it")
     names = () if bench is None else (bench,)
     (source,) = open_image_benches(names, pairs, format, images, data)
-    errors = Console(stderr=True, soft_wrap=True, highlight=False)
+    errors = Console(stderr=True)
     with progress_bar(errors) as progress:
         notes = export_pack(source, out, progress)
     pickle = ".bin is a pickle, and most readers run whatever such a file says; keep and share .npz"

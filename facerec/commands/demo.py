@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,14 +15,14 @@ import tyro
 from facerec.base.errors import DatasetError
 from facerec.base.files import atomic_path, check_no_links
 from facerec.base.limits import Count
-from facerec.base.progress import section
 from facerec.base.recipe import load_recipe
 from facerec.commands.audit import Groups, Precision, audit
 from facerec.commands.cli import Console, run_command
 from facerec.commands.embed import embed
 from facerec.commands.embedder import Embedder
 from facerec.commands.export_onnx import export_onnx
-from facerec.commands.verified import Figures, Verified, tell
+from facerec.commands.verified import Figures, Verified
+from facerec.commands.verify import verify
 from facerec.records.synthetic import (
     DATASET_FILE,
     PACKS,
@@ -35,7 +35,7 @@ from facerec.report.progress import progress_bar
 from facerec.report.table import Table
 
 if TYPE_CHECKING:
-    from facerec.verification import VerificationResult
+    from facerec.fairness.result import Audit
 
 FACES = SyntheticSet(
     seed=0,
@@ -72,7 +72,7 @@ def demo(
             facerec/recipes/demo.py.
         processes: processes that draw faces.
     """
-    console, started = Console(highlight=False, soft_wrap=True), time.perf_counter()
+    console, started = Console(), time.perf_counter()
     if data_only:
         _draw(out, faces, processes, console)
         console.print(f"{out}: {faces.total_images:,} images")
@@ -102,27 +102,31 @@ def demo(
         runs.append(run)
     plain, treated = runs
     console.rule("verification of both")
-    sides = [Verified(_verify(run, data, console)) for run in runs]
-    tell(sides, Figures(out=out / "verify"), console)
+    sides = verify(
+        tuple(str(data / f"{pack}.bin") for pack in PACKS),
+        compare=treated,
+        embedder=Embedder(model=plain),
+        figures=Figures(fpr=("1e-2",), out=out / "verify"),
+    )
     console.rule("export of ArcFace + SEC")
     export_onnx(treated)
+    audits = {}
     for name, run in zip(arms, runs, strict=True):
         console.rule(f"audit of {name}")
+        at = out / "audit" / run.name
         embed(out=run / "lfw.npz", bench=str(data / "lfw.bin"), embedder=Embedder(model=run))
-        audit(
+        audits[at] = audit(
             embeddings=run / "lfw.npz",
             attributes=data / "attributes.csv",
             compared=Groups(GROUPINGS),
-            out=out / "audit" / run.name,
+            out=at,
             baseline=None if run == plain else plain / "lfw.npz",
             precision=Precision(fmr=("1e-2", "1e-3")),
         )
     console.rule("results")
-    results = dict(zip(arms, [side.results for side in sides], strict=True))
-    audits = [out / "audit" / run.name for run in runs]
-    console.print(_verdict(audits), soft_wrap=False)
+    console.print(_verdict(list(audits.values())))
     console.print()
-    console.print(_table(results).terminal(), soft_wrap=False)
+    console.print(_table(zip(arms, sides, strict=True)).terminal())
     console.print(f"{time.perf_counter() - started:.0f} seconds; faces: {out / 'faces.jpg'}")
     for page in (out / "verify" / "report.html", *(at / "audit.html" for at in audits)):
         console.print(f"report: {page.resolve()}")
@@ -138,41 +142,23 @@ def _draw(out: Path, faces: SyntheticSet, processes: int, console: Console) -> N
         write_synthetic(out, faces, processes, progress)
 
 
-def _verify(run: Path, data: Path, console: Console) -> dict[str, VerificationResult]:
-    """Return the results of all packs, by their names."""
-    from facerec.embedding.loading import load_model
-    from facerec.verification import evaluate_bench, pack_bench
-
-    model, results = load_model(run), {}
-    with progress_bar(console, "images") as progress:
-        for pack in PACKS:
-            told = section(progress, f"verifying {pack}")
-            bench = pack_bench(data / f"{pack}.bin")
-            results[pack] = evaluate_bench(model, bench, fpr=("1e-2",), progress=told)
-    return results
-
-
-def _verdict(audits: list[Path]) -> str:
-    """Return what audits found of norms, by their folders."""
-    import pandas as pd
-
-    from facerec.fairness.page import JSON, read_rows
+def _verdict(audits: Sequence[Audit]) -> str:
+    """Return what audits found of norms."""
     from facerec.fairness.rows import ETA2, value_of
     from facerec.report.conclusions import of_test
 
-    rows = [pd.DataFrame(read_rows(folder / JSON)) for folder in audits]
-    said = [
-        [of_test(value_of(of_one, ETA2, "p", grouping=grouping)) for of_one in rows]
-        for grouping in GROUPINGS
-    ]
-    planted, control = (of_all.count("difference detected") for of_all in said)
+    def detected(grouping: str) -> int:
+        found = (value_of(audit.rows, ETA2, "p", grouping=grouping) for audit in audits)
+        return list(map(of_test, found)).count("difference detected")
+
+    planted, control = map(detected, GROUPINGS)
     return (
         f"The audit detects the planted difference in {planted} of {len(audits)} models, and one "
         f"between the control groups, a false alarm, in {control}."
     )
 
 
-def _table(results: Mapping[str, Mapping[str, VerificationResult]]) -> Table:
+def _table(sides: Iterable[tuple[str, Verified]]) -> Table:
     """Return accuracy and the spread of norms of each arm and pack."""
     rows = [
         (
@@ -180,8 +166,8 @@ def _table(results: Mapping[str, Mapping[str, VerificationResult]]) -> Table:
             f"{100 * result.accuracy.kfold.mean:.2f} % ± {100 * result.accuracy.kfold.sem:.2f}",
             f"{result.metrics['norm CV'].value:.4f}",
         )
-        for arm, packs in results.items()
-        for pack, result in packs.items()
+        for arm, side in sides
+        for pack, result in side.results.items()
         if result.accuracy is not None
     ]
     headings = "arm", "pack", "accuracy ± SEM", "CV ‖f‖"

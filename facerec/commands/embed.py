@@ -67,7 +67,7 @@ def embed(
     from facerec.embedding.extraction import describe_embedding, embed_images
     from facerec.embedding.parts import EmbeddingsWriter
 
-    check_place(out, DatasetError, file=True)
+    check_place(out, file=True)
     choices: dict[Kind, Any] = {"records": records, "images": images, "bench": bench}
     named = [(kind, path) for kind, path in choices.items() if path is not None]
     if embedder.columns:
@@ -80,7 +80,7 @@ def embed(
 
             device = str(choose_device(embedder.device, int(os.environ.get("LOCAL_RANK", "0"))))
             embedder = replace(embedder, device=device)
-        console = Console(quiet=not ranks.is_main, highlight=False, soft_wrap=True)
+        console = Console(quiet=not ranks.is_main)
         model = embedder.network
         source = open_set(*named[0], data, embedder.on_error)
         given: dict[str, Any] = {
@@ -96,7 +96,7 @@ def embed(
             print_notes([misplaced_note(model, source.images, given["align"])], console)
 
         def begin() -> list[int]:
-            claims.enter_context(exclusive(writer.folder, DatasetError))
+            claims.enter_context(exclusive(writer.folder))
             writer.subjects = source.subjects()
             return writer.begin()
 

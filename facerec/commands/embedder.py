@@ -303,7 +303,7 @@ def read_stored(path: Path, columns: Mapping[str, str], console: Console) -> Emb
         pixels = preprocessing_words(from_dict(Preprocessing, model["preprocessing"], str(path)))
         views = {None: "flip unknown", True: "with flip", False: "no flip"}[embeddings.flip]
         words = f"{model['name']}, {pixels}, {views}"
-    console.print(f"embeddings {path}: {words}", soft_wrap=True)
+    console.print(f"embeddings {path}: {words}")
     print_several(embeddings, console)
     return embeddings
 
@@ -318,14 +318,14 @@ def print_several(embeddings: Embeddings, console: Console) -> None:
 
 def print_images(path: object, images: ImageSource, console: Console) -> None:
     """Say how many images are at a path, and what was found on opening them."""
-    console.print(f"images {path}: {len(images):,}", soft_wrap=True)
+    console.print(f"images {path}: {len(images):,}")
     print_notes(images.notes, console)
 
 
 def print_notes(notes: Sequence[str], console: Console) -> None:
     """Say what a user should know; empty sentences are none."""
     for note in filter(None, notes):
-        console.print(f"note: {note}", style="yellow", soft_wrap=True)
+        console.print(f"note: {note}", style="yellow")
 
 
 def print_model(model: EmbeddingModel, flip: bool, align: Aligner | None, console: Console) -> None:
@@ -345,13 +345,12 @@ def print_model(model: EmbeddingModel, flip: bool, align: Aligner | None, consol
         *((f"measured: {model.timing}",) if model.timing else ()),
     ]
     for line in lines:
-        console.print(line, soft_wrap=True)
+        console.print(line)
     if model.assumed:
         console.print(
             f"  assumed: {', '.join(model.assumed)}; a wrong one raises no error and costs "
             "accuracy: facerec verify --try-preprocessing compares the likely ones",
             style="yellow",
-            soft_wrap=True,
         )
     print_notes(model.notes, console)
 

@@ -38,9 +38,6 @@ class Written:
     """Also write all templates to this .parquet file, one row a person, for a database."""
 
 
-NOTHING_ELSE = Written()
-
-
 def enroll(
     gallery: Path,
     images: tyro.conf.Positional[Path | None] = None,
@@ -51,7 +48,7 @@ def enroll(
     expire: bool = False,
     delete: tuple[str, ...] = (),
     old: Path | None = None,
-    also: tyro.conf.OmitArgPrefixes[Written] = NOTHING_ELSE,
+    also: tyro.conf.OmitArgPrefixes[Written] = Written(),
     face: Count | None = None,
     embedder: tyro.conf.OmitArgPrefixes[Embedder] = LENIENT,
 ) -> None:
@@ -108,7 +105,7 @@ def enroll(
         Gallery.read(old)  # before anything is embedded
     if export is not None:
         parquet.require()
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console()
     detector = embedder.aligner if isinstance(embedder.aligner, Detector) else None
     if face is not None and detector is None:
         raise FacerecError("--face chooses among faces that a detector finds; name it with --align")

@@ -44,7 +44,7 @@ def export_onnx(
     from facerec.export.hub import check_push, push_bundle
     from facerec.export.report import print_bundle
 
-    console = Console(highlight=False)
+    console = Console()
     if push is not None:
         check_push(push, contents.license)
     out = out or default_folder(model)
@@ -65,9 +65,9 @@ def export_onnx(
             loaded, out, contents, benches=benches, force=force, progress=progress
         )
     print_bundle(report, console)
-    console.print(f"bundle: {report.path}", soft_wrap=True)
+    console.print(f"bundle: {report.path}")
     if push is not None:
-        console.print(f"uploaded: {push_bundle(report.path, push)}", soft_wrap=True)
+        console.print(f"uploaded: {push_bundle(report.path, push)}")
 
 
 main = partial(run_command, export_onnx)

@@ -57,10 +57,10 @@ def group(
     from facerec.galleries.group_table import COLUMNS, group_table
     from facerec.galleries.grouping import TAIL_OFF, group_faces
 
-    check_place(out, DatasetError)
+    check_place(out)
     if folders and is_embeddings(photos):
         raise DatasetError(f"{photos}: --folders links to photos, and it has none; leave it out")
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console()
     every, table, pictures = _faces(photos, out, embedder, console)
     usable = np.isfinite(every.norms)
     faces = table[usable].assign(digest=np.asarray(every.digests, np.str_)[usable])
@@ -83,11 +83,11 @@ def group(
     verdict = "; ".join([words.counted(len(faces), "face"), *parts, largest, wrong])
     shown = zip(table["photo"], table["box"], strict=True)
     face = faces_of(pictures, dict(zip(table.index, shown, strict=True)))
-    with staged_folder(out, DatasetError, last=TABLE) as stage:
+    with staged_folder(out, last=TABLE) as stage:
         write_embeddings(stage / KEPT, every)
         sheet = {"The most doubtful first": group_table(found, faces.index, SHOWN, face)}
         write_contact_sheet(stage / PAGE, "Groups of faces", verdict, sheet)
-        with atomic_path(stage / TABLE, DatasetError, private=True) as temporary:
+        with atomic_path(stage / TABLE, private=True) as temporary:
             table[list(COLUMNS)].to_csv(
                 temporary, index_label="image_id", errors="backslashreplace"
             )
@@ -154,7 +154,7 @@ def _faces(
 def _link(folders: Path, photos: Path, table: DataFrame) -> None:
     """Make a folder of every group of several faces, with links to the photos."""
     several = table[(table["group"] != "") & (table["doubt"] != "")].astype({"doubt": float})
-    with atomic_folder(folders, DatasetError, replace=True) as stage:
+    with atomic_folder(folders, replace=True) as stage:
         for number, rows in several.sort_values("doubt", ascending=False).groupby("group"):
             here = stage / f"{int(str(number)):05d}"
             here.mkdir()

@@ -44,9 +44,6 @@ class Upgrade(Flags):
     without translation: who is named by both is named by that. Each takes half of the FPIR."""
 
 
-SAME_NETWORK = Upgrade()
-
-
 def identify(
     images: tyro.conf.Positional[Path],
     gallery: Path,
@@ -57,7 +54,7 @@ def identify(
     face: Literal["all", "largest"] = "all",
     index: IndexKind = "exact",
     json: Path | None = None,
-    upgrade: tyro.conf.OmitArgPrefixes[Upgrade] = SAME_NETWORK,
+    upgrade: tyro.conf.OmitArgPrefixes[Upgrade] = Upgrade(),
     embedder: tyro.conf.OmitArgPrefixes[Embedder] = LENIENT,
 ) -> None:
     """Search a gallery with every image, and say who it is.
@@ -95,11 +92,11 @@ def identify(
     if fpir is not None and threshold is not None:
         raise FacerecError("--fpir and --threshold are two ways to say one thing; give one")
     bridge, strangers, old = upgrade.bridge, upgrade.strangers, upgrade.old
-    if bridge is None and upgrade != SAME_NETWORK:
+    if bridge is None and upgrade != Upgrade():
         raise FacerecError("--strangers and --old go with a bridge; name it with --bridge")
     if old is not None and threshold is not None:
         raise FacerecError("cosines of two networks have no threshold in common; give --fpir")
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console()
     sides = {path: Gallery.read(path) for path in (gallery, old) if path is not None}
     space = sides[gallery].space
     if bridge is not None:

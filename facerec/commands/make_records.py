@@ -109,9 +109,9 @@ def _from_photos(
     if how.crops is not None and how.crops.exists() and any(how.crops.iterdir()):
         raise DatasetError(f"{how.crops}: holds something already; choose a new or empty folder")
     parts, table = (target.with_name(f"{target.name}{end}") for end in (".parts", "_photos.csv"))
-    with exclusive(parts, DatasetError):
+    with exclusive(parts):
         lines = cut_faces(photos, how, parts, on_error, progress)
-        with atomic_path(table, DatasetError, private=True) as temporary:
+        with atomic_path(table, private=True) as temporary:
             temporary.write_bytes(to_csv(lines))
         counts = {"photos": len(lines), **Counter(line["result"] for line in lines)}
         people = {line["image_id"].split("/")[0] for line in lines if line["crops"]}

@@ -58,7 +58,7 @@ def overlap(
 
     if embedder.model is None:
         embedder.refuse_unused()
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console()
 
     def prepare(path: Path) -> tuple[Embeddings, ImageSource | None, Mapping[str, Any]]:
         """Return embeddings, their images if they are at hand, and what is known of both."""

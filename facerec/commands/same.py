@@ -92,7 +92,7 @@ def same(
         )
     if assumed := ", ".join(recognizer.model.assumed):
         notes.append(f"the model does not say its {assumed}, which are assumed")
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console()
     if json:
         found = {**asdict(answer), "notes": notes, "model": recognizer.describe()}
         console.print(json_bytes(found).decode(), end="")

@@ -35,8 +35,9 @@ def open_benches(
     """Open benches by name, pack files, or one pair list.
 
     Args:
-        names: of benches (see `find_pack`), packs, or `TEMPLATE_BENCHES`, whose folder is ``data``
-            or of that name inside it; without ``data``, inside FACEREC_DATA or ``data/``.
+        names: of benches (see `find_pack`), packs, pair lists whose suffix tells their form, or
+            `TEMPLATE_BENCHES`, whose folder is ``data`` or of that name inside it; without
+            ``data``, inside FACEREC_DATA or ``data/``.
         pairs: a pair list in place of names.
         format: form of the pair list; None where its suffix tells.
         images: the folder that the paths of the list are relative to.
@@ -46,19 +47,12 @@ def open_benches(
         DatasetError: neither or both of names and pair list, or a malformed list.
         PackError: a pack is missing, unsafe or malformed.
     """
-    from facerec.verification.protocols import FORMATS, guess_format, read_pairs
+    from facerec.verification.protocols import read_pairs
 
     if bool(names) == (pairs is not None):
         raise DatasetError("give either --bench or --pairs, to say which pairs are meant")
     if pairs is None:
         return [_named(name, data) for name in names]
-    format = format or guess_format(pairs)
-    if format is None:
-        raise DatasetError(
-            f"{pairs}: its name does not tell its form; give --format, one of {', '.join(FORMATS)}"
-            if pairs.exists()
-            else f"{pairs}: there is no such list of pairs; check the path"
-        )
     return [read_pairs(pairs, format, images)]
 
 
@@ -70,20 +64,20 @@ def open_image_benches(*given: Any, **how: Any) -> list[Bench]:
     """
     from facerec.verification.bench import Bench
 
-    benches = []
-    for one in open_benches(*given, **how):
-        if not isinstance(one, Bench):
-            raise DatasetError(
-                f"{one.name}: it compares templates of several images; name pairs of images, as lfw"
-            )
-        benches.append(one)
-    return benches
+    benches = open_benches(*given, **how)
+    if odd := [one.name for one in benches if not isinstance(one, Bench)]:
+        what = "compares templates of several images; name pairs of images, as lfw"
+        raise DatasetError(f"{odd[0]}: it {what}")
+    return cast("list[Bench]", benches)
 
 
 def _named(name: str, data: Path | None) -> Bench | TemplateBench:
     from facerec.verification.bench import bench_folders, find_pack, pack_bench
+    from facerec.verification.protocols import guess_format, read_pairs
     from facerec.verification.protocols.template_lists import read_ijb, read_tinyface
 
+    if guess_format(name) in ("parquet", "agedb"):
+        return read_pairs(name)
     if name not in TEMPLATE_BENCHES:
         return pack_bench(find_pack(name, data))
     folders = bench_folders(None) if data is None else [data]

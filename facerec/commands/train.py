@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from facerec.base.errors import CheckpointError
 from facerec.base.files import exclusive
 from facerec.base.limits import Count, Flags
 from facerec.commands.cli import Console, followed, run_command
@@ -108,7 +107,7 @@ def _train(
     def prepare() -> tuple[Path, bool]:
         nonlocal begun
         folder = followed("out", begun or runs.new_folder(options.runs, name, exact=exact))
-        stack.enter_context(exclusive(folder, CheckpointError))
+        stack.enter_context(exclusive(folder))
         begun = folder
         runs.remember_launches(folder, launches)
         runs.remove_leftovers(folder)
@@ -154,7 +153,7 @@ def _train(
         if skipped:
             images = words.counted(len({item["index"] for item in skipped}), "image")
             console.print(f"{images} skipped; first: {skipped[0]['cause']}", style="yellow")
-        console.print(f"model: {folder / 'model.safetensors'}", soft_wrap=True, highlight=False)
+        console.print(f"model: {folder / 'model.safetensors'}")
         return folder, False
     asked = trainer.stop_signal  # None where another rank was asked
     why = "a signal" if asked is None else "Ctrl-C" if asked == SIGINT else "SIGTERM"
@@ -205,7 +204,7 @@ def _tell_stop(console: Console, why: str, folder: Path | None, trainer: Trainer
     if folder is not None and (folder / "recipe.json").is_file():
         less = " and without --max-steps" if why == "--max-steps" else ""
         then = f"go on with the same command with --name {folder.name} --resume{less}"
-    console.print(f"stopped by {why} {at}; {saved}; {then}", soft_wrap=True, highlight=False)
+    console.print(f"stopped by {why} {at}; {saved}; {then}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 
 
 def translate(
-    old: tyro.conf.Positional[Path],
-    new: tyro.conf.Positional[Path],
-    gallery: Path,
-    out: Path,
+    old: tyro.conf.Positional[Path], new: tyro.conf.Positional[Path], gallery: Path, out: Path
 ) -> None:
     """Let a new network search a gallery of the old one, and say first what that costs.
 
@@ -46,7 +43,7 @@ def translate(
     from facerec.embedding.file import read_embeddings
     from facerec.galleries.bridge import Bridge
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console()
     mine, theirs = (DEFAULT.known(read_embeddings(path), console) for path in (old, new))
     mine = _not_enrolled(mine, old, gallery, console)
     bridge = Bridge.build(mine, theirs, f"{old} and {new}")

@@ -115,7 +115,7 @@ def tell(sides: Sequence[Verified], figures: Figures, console: Console) -> None:
         }
         document: dict[str, Any] = {name: every for name, every in found.items() if every}
         write_json(figures.json, {"facerec": facerec.__version__, "schema": SCHEMA, **document})
-        console.print(f"figures: {figures.json}", soft_wrap=True)
+        console.print(f"figures: {figures.json}")
     if figures.out is not None:
         page = write_report(
             figures.out,
@@ -124,7 +124,7 @@ def tell(sides: Sequence[Verified], figures: Figures, console: Console) -> None:
             searches=searches,
             command=command_line(),
         )
-        console.print(f"report: {figures.out / page.name}", soft_wrap=True)
+        console.print(f"report: {figures.out / page.name}")
 
 
 def read_ratio(path: Path) -> ScoreCalibration:

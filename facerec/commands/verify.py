@@ -51,7 +51,7 @@ def verify(
     compat: Compat | None = None,
     embedder: tyro.conf.OmitArgPrefixes[Embedder] = DEFAULT,
     figures: tyro.conf.OmitArgPrefixes[Figures] = FIGURES,
-) -> None:
+) -> list[Verified]:
     """Verify a model on LFW, CFP, AgeDB, RFW, IJB and others, or on pair lists of your own.
 
     Prints accuracy over ten folds, true positive rates (TPR) at fixed false positive rates (FPR),
@@ -91,7 +91,7 @@ def verify(
 
     # Whatever can be wrong is found before minutes of embedding.
     settings = {"fpr": figures.check()}
-    console = Console(highlight=False)
+    console = Console()
     if embeddings is not None and embedder.model is not None:
         raise MetricError("--embeddings take the place of a model; leave one of them out")
     if embeddings is not None and is_embeddings(compare or embeddings):
@@ -102,7 +102,7 @@ def verify(
     if try_preprocessing:
         trial, model = open_image_benches(*which)[0], embedder.load(paths[0], calibrated=False)
         _try_preprocessing(model, trial, embedder, figures.json, console)
-        return
+        return []
     opened: Sequence[Bench | TemplateBench]
     if figures.quality is None:
         opened = open_benches(*which)
@@ -143,6 +143,7 @@ def verify(
         side.searches = [replace(search, model=about) for search in side.searches]
         sides.append(side)
     tell(sides, figures, console)
+    return sides
 
 
 def _embed(
@@ -160,7 +161,7 @@ def _embed(
     from facerec.verification import Bench, score_pairs, select_embeddings
 
     path = bench.source.get("path", bench.name)
-    console.print(f"bench {path}", soft_wrap=True)
+    console.print(f"bench {path}")
     if isinstance(source, Embeddings):
         found = select_embeddings(source, bench.images.ids, bench.name)
         print_notes([constant(found) or ""], console)
@@ -251,12 +252,12 @@ def _try_preprocessing(
     console.print(Table(caption, ("right", "down", "mean norm"), placed[:5]).terminal())
     caption = f"ways of preprocessing on {trials.pairs:,} pairs of {trials.bench}, no flip"
     console.print(trials.table(caption).terminal())
-    console.print(trials.basis, style="dim italic", soft_wrap=True)
-    console.print(trials.verdict, style="bold", soft_wrap=True)
+    console.print(trials.basis, style="dim italic")
+    console.print(trials.verdict, style="bold")
     if json is not None:
         document = {"facerec": facerec.__version__, "model": model.describe()}
         write_json(json, {**document, "preprocessing": trials.to_json()})
-        console.print(f"figures: {json}", soft_wrap=True)
+        console.print(f"figures: {json}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

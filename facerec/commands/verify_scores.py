@@ -50,7 +50,7 @@ def verify_scores(
         return Verified({"scores": result})
 
     tables = [scores] if compare is None else [scores, compare]
-    tell(list(map(judge, tables)), figures, Console(highlight=False))
+    tell(list(map(judge, tables)), figures, Console())
 
 
 main = partial(run_command, verify_scores)

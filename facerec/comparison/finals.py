@@ -133,7 +133,7 @@ def write_final(path: Path, run: FinalRun) -> None:
     """Write a run as ``.npz`` without pickles, whole or not at all."""
     arrays: dict[str, Any] = {":".join(key): values for key, values in run.scores.items()}
     note = json.dumps({"fits": to_dict(run.fits), "dropped": run.dropped, "tied": run.tied})
-    with atomic_path(path, ComparisonError) as temporary, temporary.open("wb") as file:
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, labels=run.labels, note=np.array(note), **arrays)
 
 

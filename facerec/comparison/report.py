@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from facerec.base.errors import ComparisonError
 from facerec.base.files import atomic_path, json_bytes
 from facerec.base.recipe import to_dict
 from facerec.comparison.plots import arm_figure
@@ -22,7 +21,7 @@ from facerec.comparison.tables import (
 )
 from facerec.report import documents
 from facerec.report.csv_tables import to_csv
-from facerec.report.page import FindingLine, Folded, Listed, Page, Section, Terms
+from facerec.report.page import FindingLine, Listed, Page, Section
 from facerec.report.plotting import Drawings
 from facerec.report.table import facts_table
 from facerec.report.tidy import records
@@ -53,10 +52,10 @@ def write_comparison(summary: Summary, folder: Path) -> Path:
         The page.
 
     Raises:
-        ComparisonError: a file cannot be written.
+        FacerecError: a file cannot be written.
     """
     for name, content in report_files(summary).items():
-        with atomic_path(folder / name, ComparisonError) as temporary:
+        with atomic_path(folder / name) as temporary:
             temporary.write_bytes(content)
     return folder / "report.html"
 
@@ -183,7 +182,7 @@ def _page(summary: Summary, drawings: Drawings) -> Page:
             Section("Results", [headline_table(summary)]),
             *([Section("Differences", [pair_table(summary)])] if summary.pairs else []),
             Section("Arms", [arm_table(summary)]),
-            Section("Terms", [Terms(_TERMS)]),
-            Section("Origin", [Folded(table.caption, [table]), everything]),
+            Section("Terms", [_TERMS]),
+            Section("Origin", [table, everything]),
         ],
     )

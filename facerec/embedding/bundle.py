@@ -57,7 +57,7 @@ def write_sums(folder: str | Path) -> None:
     """
     sums = _sums(Path(folder)).items()
     lines = [f"{total}  {name}\n" for name, total in sums if not _is_edited(name)]
-    with atomic_path(Path(folder) / SUMS_FILE, ModelError) as temporary:
+    with atomic_path(Path(folder) / SUMS_FILE) as temporary:
         temporary.write_text("".join(lines), encoding="utf-8")
 
 

@@ -77,7 +77,7 @@ def cut_faces(
         all of them, or "unreadable"), ``faces`` found, ``crops`` written, ``refused``, ``reason``.
 
     Raises:
-        DatasetError: ``parts`` holds those of another job, or cannot be written.
+        FacerecError: ``parts`` holds those of another job, or cannot be written.
         ImageError: a photo cannot be read (``on_error="error"``).
         ModelError: a detector or a model that cannot be used, or has no limit of the face score.
     """
@@ -157,7 +157,7 @@ class _Cutter:
             path = self.folder / f"{name}{face}.png"
             # Without any loss, so that a crop is what embed --align sees.
             encoded = cv2.imencode(".png", crops[number][:, :, ::-1])[1].tobytes()
-            with atomic_path(path, DatasetError, private=True) as temporary:
+            with atomic_path(path, private=True) as temporary:
                 temporary.write_bytes(encoded)
         kind = "several faces" if len(points) > 1 else "one face"
         counts = {"faces": len(points), "crops": int(sum(sound)), "refused": int(sum(~sound))}

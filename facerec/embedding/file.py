@@ -65,7 +65,7 @@ def write_embeddings(path: str | Path, embeddings: Embeddings) -> None:
         raise DatasetError(f"{path}: an embeddings file has a name that ends in .npz; rename it")
     embeddings = checked(path, embeddings)
     note = {**embeddings.note, "format": FORMAT, "flip": embeddings.flip}
-    with atomic_path(path, DatasetError, private=True) as temporary:
+    with atomic_path(path, private=True) as temporary:
         write(temporary, embeddings, note)
 
 

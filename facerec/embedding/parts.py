@@ -76,7 +76,7 @@ class EmbeddingsWriter:
         """Make the folder of parts, or go on with the one that is there; return missing parts.
 
         Raises:
-            DatasetError: the folder holds parts of another job, or cannot be written.
+            FacerecError: the folder holds parts of another job, or cannot be written.
         """
         names = b"".join(os.fsencode(name) + b"\0" for name in self.ids.tolist())
         ids = hashlib.sha256(names).hexdigest()
@@ -97,7 +97,7 @@ class EmbeddingsWriter:
         """Write part ``number``, whole or not at all.
 
         Raises:
-            DatasetError: a file that cannot be written.
+            FacerecError: a file that cannot be written.
         """
         write_embeddings(self._file(number), embeddings)
 
@@ -107,7 +107,7 @@ class EmbeddingsWriter:
         Vectors that are many lie on the disk, see `facerec.base.large_arrays`.
 
         Raises:
-            DatasetError: parts are missing or damaged, or the file cannot be written.
+            FacerecError: parts are missing or damaged, or the file cannot be written.
         """
         if missing := self.missing():
             raise DatasetError(
@@ -162,10 +162,10 @@ def begin_job(folder: Path, job: Mapping[str, Any]) -> None:
     """Make the folder of the parts of a job, or go on with the one that is there.
 
     Raises:
-        DatasetError: the folder holds parts of another job, or cannot be written.
+        FacerecError: the folder holds parts of another job, or cannot be written.
     """
     file = folder / "job.json"
-    check_place(folder, DatasetError)
+    check_place(folder)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # A kill while job.json was written leaves a hidden file at most.

@@ -130,7 +130,7 @@ def save_model(
         extra: anything else worth keeping, as JSON types.
 
     Raises:
-        ModelError: the file cannot be written.
+        FacerecError: the file cannot be written.
     """
     from safetensors.torch import save  # here, because computing needs no file
 
@@ -145,7 +145,7 @@ def save_model(
         note["registered_by"] = file
     tensors = {name: t.detach().cpu().contiguous() for name, t in backbone.state_dict().items()}
     metadata = {"facerec": json.dumps(note, sort_keys=True)}
-    with atomic_path(Path(path), ModelError) as temporary:
+    with atomic_path(path) as temporary:
         temporary.write_bytes(save(tensors, metadata))
 
 

@@ -119,7 +119,7 @@ def export_bundle(
             f"{own.where}: this calibration moves faces that were found in photos by "
             f"{own.shift[0]} {own.shift[1]}, and what loads a bundle moves none; calibrate without"
         )
-    with atomic_folder(out, ExportError, replace=force) as folder:
+    with atomic_folder(out, replace=force) as folder:
         try:
             return _write_all(model, out, folder, options, benches, progress)
         except FacerecError as error:

@@ -6,13 +6,13 @@ All are made from the rows of `facerec.fairness.rows`; a table has the rows of a
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
 
-from facerec.base.files import json_bytes, parse_json, read_file
+from facerec.base.files import json_bytes
 from facerec.fairness import rows as names
 from facerec.fairness.baseline import READING
 from facerec.fairness.differentials import MEASURES, NAMES, named
@@ -26,7 +26,7 @@ from facerec.report.conclusions import of_test
 from facerec.report.csv_tables import to_csv
 from facerec.report.documents import files_listed
 from facerec.report.folders import check_replaceable, write_folder
-from facerec.report.page import FindingLine, Listed, Page, Section, Terms
+from facerec.report.page import FindingLine, Listed, Page, Section
 from facerec.report.plotting import Drawing, data_uri, draw
 from facerec.report.table import Cell, Table, escape_markdown
 from facerec.report.tidy import OF_PAIRS, Row, cell, records, said
@@ -103,11 +103,6 @@ def write_audit(folder: str | Path, audit: Audit, command: str) -> Path:
     return final / PAGE
 
 
-def read_rows(path: str | Path) -> list[Mapping[str, Any]]:
-    """Return the rows of an ``audit.json``."""
-    return list(parse_json(read_file(path))["rows"])
-
-
 def page_files(audit: Audit, command: str) -> dict[str, bytes]:
     """Return ``audit.html`` and its pictures, path → contents; equal audits give equal bytes."""
     drawings, files, shown = {}, {}, dict(tables(audit))
@@ -133,7 +128,7 @@ def page_files(audit: Audit, command: str) -> dict[str, bytes]:
         "Does the norm matter here?": block("norm_and_errors", "quality_and_errors"),
         "Identification": block("searches"),
         "Against the baseline": [*block("changes"), *(_listed(READING) * ("changes" in shown))],
-        "Terms": [Terms(_TERMS)],
+        "Terms": [_TERMS],
     }
     leads = {**_LEADS, "Identification": str(audit.facts["searches"])}
     page = Page(
@@ -143,7 +138,7 @@ def page_files(audit: Audit, command: str) -> dict[str, bytes]:
         lead=" ".join([f"{lead(audit)}.", *group_sizes(audit), at_threshold(audit.rows, audit.at)]),
         findings=lines[:_FIRST],
         headline=[
-            Terms(dict(zip(BESIDE, audit.caveats, strict=False))),
+            dict(zip(BESIDE, audit.caveats, strict=False)),
             *block("headline"),
             *_listed(audit.warnings, "notes"),
         ],

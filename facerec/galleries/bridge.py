@@ -129,11 +129,11 @@ class Bridge:
         """Write the bridge whole or not at all; only the owner may read the file.
 
         Raises:
-            DatasetError: it cannot be written.
+            FacerecError: it cannot be written.
         """
         parts = {name: asdict(getattr(self, name)) for name in ("old", "new", "price")}
         note = np.array(json.dumps({"format": FORMAT, **parts}, allow_nan=False))
-        with atomic_path(path, DatasetError, private=True) as temporary:
+        with atomic_path(path, private=True) as temporary:
             write_arrays(temporary, {"note": note, "matrix": self.matrix})
 
     @classmethod

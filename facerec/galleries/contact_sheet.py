@@ -10,7 +10,7 @@ from typing import Any
 
 import cv2
 
-from facerec.base.errors import DatasetError, FacerecError
+from facerec.base.errors import FacerecError
 from facerec.base.files import atomic_path
 from facerec.records.decode import decode_image
 from facerec.report.page import Page, Section
@@ -72,11 +72,11 @@ def write_contact_sheet(
         proposals: kind → table, the surest first.
 
     Raises:
-        DatasetError: the file cannot be written.
+        FacerecError: the file cannot be written.
     """
     sections = [Section(kind, [replace(table, caption=kind)]) for kind, table in proposals.items()]
     banner = "Proposals, not findings: look before you change anything. This page shows people."
     lead = f"At most {SHOWN} of a kind; the list has all. Nothing was changed."
     page = Page(title, verdict, lead, [], [], sections, banner=banner)
-    with atomic_path(path, DatasetError, private=True) as temporary:
+    with atomic_path(path, private=True) as temporary:
         temporary.write_text(page.render(), encoding="utf-8")

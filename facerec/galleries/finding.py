@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from facerec.base.errors import DatasetError, ImageError
+from facerec.base.errors import ImageError
 from facerec.base.files import check_place
 from facerec.embedding.align import NotAcquiredError
 from facerec.embedding.extraction import Embeddings, describe_embedding, image_digest
@@ -61,7 +61,7 @@ def find(
 
     Raises:
         ImageError: the photo that is looked for does not decode, or shows no face.
-        DatasetError: the folder holds no photos, or what is kept is damaged or a link.
+        FacerecError: the folder holds no photos, or what is kept is damaged or a link.
     """
     own = model if isinstance(model, FaceRecognizer) else loaded(str(model), detector)
     source = FolderImages(people)
@@ -114,9 +114,9 @@ def _read_kept(path: Path, note: Mapping[str, Any]) -> dict[bytes, NDArray[np.fl
     There are none where it was made otherwise than a note says.
 
     Raises:
-        DatasetError: it is damaged, or a link.
+        FacerecError: it is damaged, or a link.
     """
-    check_place(path, DatasetError)
+    check_place(path)
     found = read_embeddings(path) if path.exists() else None
     if found is None or found.note != json.loads(json.dumps(note)):
         return {}

@@ -609,13 +609,13 @@ class Gallery:
         Raises:
             DatasetError: another process has claimed it.
         """
-        return exclusive(path, DatasetError, suffix=".update")
+        return exclusive(path, suffix=".update")
 
     def write(self, path: str | Path) -> None:
         """Write the gallery whole or not at all; only the owner may read the file.
 
         Raises:
-            DatasetError: it cannot be written.
+            FacerecError: it cannot be written.
         """
         known, worth = self.calibration, self.score_calibration
         note = {
@@ -631,7 +631,7 @@ class Gallery:
         }
         if known is not None:
             arrays |= {f"calibration_{name}": getattr(known, name) for name in KEPT}
-        with atomic_path(path, DatasetError, private=True) as temporary:
+        with atomic_path(path, private=True) as temporary:
             write_arrays(temporary, arrays)
 
     @classmethod
@@ -651,6 +651,6 @@ class Gallery:
 
         Raises:
             MissingExtraError: pyarrow is not installed.
-            DatasetError: the file cannot be written.
+            FacerecError: the file cannot be written.
         """
         export_table(Path(path), {name: getattr(self, name) for name in COLUMNS}, self.space)

@@ -113,7 +113,7 @@ def export_table(path: Path, columns: Arrays, space: Space) -> None:
 
     Raises:
         MissingExtraError: pyarrow is not installed.
-        DatasetError: the file cannot be written.
+        FacerecError: the file cannot be written.
     """
     templates, names = columns["templates"], pa.array(columns["subjects"].tolist(), pa.string())
     starts = np.arange(0, templates.size + 1, templates.shape[1])
@@ -121,6 +121,6 @@ def export_table(path: Path, columns: Arrays, space: Space) -> None:
     kept = {name: columns[name] for name in ("images", "enrolled", "expires")}
     table = {"image_id": names, "subject_id": names, **kept, "embedding": vectors}
     about = {"facerec_gallery": json.dumps({"space": asdict(space), "fusion": "unit"})}
-    with atomic_path(path, DatasetError, private=True) as temporary:
+    with atomic_path(path, private=True) as temporary:
         # Numbers hardly compress, and a dictionary of them is larger than they are.
         parquet.write_table(pa.table(table, metadata=about), temporary, use_dictionary=False)

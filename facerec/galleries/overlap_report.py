@@ -40,7 +40,7 @@ def write_exclusions(path: Path, overlap: Overlap) -> None:
     """Write the proposals as a list that ``data.exclude`` of a recipe reads, the surest first.
 
     Raises:
-        DatasetError: the file cannot be written.
+        FacerecError: the file cannot be written.
     """
     a, found = overlap.a, overlap.matches
     name, named = a.names[found["subject"]], a.named[found["subject"]]
@@ -54,7 +54,7 @@ def write_exclusions(path: Path, overlap: Overlap) -> None:
         "expected_false": found["expected_false"].map("{:.3g}".format),
     }
     table = pd.DataFrame(columns)  # names come back as they were
-    with atomic_path(path, DatasetError, private=True) as temporary:
+    with atomic_path(path, private=True) as temporary:
         table.to_csv(temporary, index=False, lineterminator="\n", encoding="utf-8")
 
 

@@ -114,7 +114,7 @@ def make_records(
     Raises:
         DatasetError: the folder is not of that form, or ``out`` lies in it.
         ImageError: an image is damaged or has another size (``on_error="error"``).
-        RecordError: the files cannot hold a name, or cannot be written; or no image can be used.
+        FacerecError: the files cannot hold a name, or cannot be written; or no image can be used.
     """
     source, out = Path(folder), Path(out)
     images: ImageSource
@@ -272,7 +272,7 @@ def export_folder(
     digits, key_digits = len(str(images.num_classes - 1)), len(str(keys[-1]))
     skipped: list[str] = []
     folders: set[str] = set()
-    with atomic_folder(out, DatasetError, private=True) as temporary:
+    with atomic_folder(out, private=True) as temporary:
         for i, data in _kept(range(len(images)), images.encoded, on_error, skipped, progress):
             folder = names[labels[i]] if apart else f"{labels[i]:0{digits}d}"
             file = "_".join(parts[i][apart:]) or f"{keys[i]:0{key_digits}d}{image_suffix(data)}"
@@ -329,7 +329,7 @@ def _write_set(
             filled.add(label)
             yield label, name, data
 
-    with staged_folder(out, DatasetError, last="train.rec") as folder:
+    with staged_folder(out, last="train.rec") as folder:
         image_size, count = getattr(images, "image_size", None) or _SIZE, len(classes)
         written = write_image_records(
             folder / "train", items(), num_classes=count, image_size=image_size
@@ -367,10 +367,10 @@ def repair_records(records: Path, out: Path | None = None) -> list[str]:
     file = RecordFile(records)
     index = rebuild_index(file, salvage=out is not None)
     if out is None:
-        check_place(path, RecordError)
+        check_place(path)
         said = [f"{path}: {len(index.keys):,} records"]
         if path.exists():
-            with atomic_path(target, RecordError) as temporary:
+            with atomic_path(target) as temporary:
                 shutil.copyfile(path, temporary)
             said.insert(0, f"{target}: the index as it was")
         write_index(path, index)

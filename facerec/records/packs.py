@@ -98,11 +98,11 @@ def write_pack(path: str | Path, images: Sequence[bytes], issame: Sequence[bool]
         issame: whether the pair shows the same subject.
 
     Raises:
-        PackError: the content is no pack, or the file cannot be written.
+        FacerecError: the content is no pack, or the file cannot be written.
     """
     path = Path(path)
     pack = _checked(path, images, issame)
-    with atomic_path(path, PackError) as temporary, temporary.open("wb") as file:
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
         if path.suffix == ".npz":
             data = np.frombuffer(b"".join(pack.images), np.uint8)
             offsets = np.cumsum([0, *map(len, pack.images)], dtype=np.int64)

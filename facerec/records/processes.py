@@ -19,7 +19,7 @@ from facerec.base.errors import FacerecError
 
 @contextlib.contextmanager
 def process_pool(
-    count: int, initializer: Callable[..., None], initargs: tuple[Any, ...] = ()
+    count: int, initializer: Callable[..., None] | None = None, initargs: tuple[Any, ...] = ()
 ) -> Iterator[ProcessPoolExecutor]:
     """Give a pool of spawned processes, none of which outlives the block or this process.
 
@@ -72,17 +72,14 @@ class _Context(SpawnContext):
     Process = Spawned
 
 
-def _start(initializer: Callable[..., None], initargs: tuple[Any, ...]) -> None:
-    end_with_parent()
-    initializer(*initargs)
-
-
-def end_with_parent() -> None:
-    """End this process when its parent is gone, even if that was killed and could tell nobody."""
+def _start(initializer: Callable[..., None] | None, initargs: tuple[Any, ...]) -> None:
     threading.Thread(target=_follow_parent, daemon=True).start()
+    if initializer is not None:
+        initializer(*initargs)
 
 
 def _follow_parent() -> None:
+    """End this process when its parent is gone, even if that was killed and could tell nobody."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

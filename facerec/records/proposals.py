@@ -58,10 +58,10 @@ def write_proposals(path: Path, proposals: Sequence[Proposal]) -> None:
     """Write a table of proposals, whole or not at all; no cell is a formula for a spreadsheet.
 
     Raises:
-        DatasetError: it cannot be written.
+        FacerecError: it cannot be written.
     """
     with (
-        atomic_path(path, DatasetError, private=True) as temporary,
+        atomic_path(path, private=True) as temporary,
         temporary.open("w", encoding="utf-8", newline="") as file,
     ):
         writer = csv.writer(file, lineterminator="\n")

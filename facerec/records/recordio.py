@@ -375,7 +375,7 @@ def write_index(path: str | os.PathLike[str], index: RecordIndex) -> None:
     """Write an ``.idx`` file, whole or not at all.
 
     Raises:
-        RecordError: the file cannot be written.
+        FacerecError: the file cannot be written.
     """
     with atomic_file(Path(path)) as file:
         np.savetxt(file, np.transpose(index), "%d", "\t")
@@ -386,9 +386,9 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """Open a temporary file that takes the place of ``path`` if the block succeeds.
 
     Raises:
-        RecordError: the file cannot be written.
+        FacerecError: the file cannot be written.
     """
-    with atomic_path(path, RecordError) as temporary, temporary.open("wb", 1 << 20) as file:
+    with atomic_path(path) as temporary, temporary.open("wb", 1 << 20) as file:
         yield file
 
 
@@ -401,7 +401,7 @@ def record_writer(path: Path) -> Iterator[Callable[[bytes, int], int]]:
         offset.
 
     Raises:
-        RecordError: the disk is full, or a payload is too long.
+        FacerecError: the disk is full, or a payload is too long.
     """
     with atomic_file(path.with_suffix(".idx")) as index, atomic_file(path) as file:
 

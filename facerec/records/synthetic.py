@@ -138,7 +138,7 @@ def write_synthetic(
 
     rows: list[dict[str, str]] = []
     with (
-        staged_folder(out, DatasetError, last="train.rec") as folder,
+        staged_folder(out, last="train.rec") as folder,
         process_pool(processes, cv2.setNumThreads, (1,)) as pool,
     ):
         every = map if processes == 1 else partial(pool.map, chunksize=2)

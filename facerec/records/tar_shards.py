@@ -28,7 +28,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from facerec.base.errors import DatasetError, RecordError, printable
+from facerec.base.errors import DatasetError, FacerecError, RecordError, printable
 from facerec.base.files import PHOTO, atomic_path, open_file, parse_json, reading
 from facerec.base.names import same_name
 from facerec.base.progress import Progress
@@ -172,9 +172,9 @@ class TarImages(ImageSource):
             return index
         index = index_shard(shard)
         try:
-            with atomic_path(path, DatasetError) as temporary:
+            with atomic_path(path) as temporary:
                 write_arrays(temporary, index)
-        except DatasetError as problem:
+        except FacerecError as problem:
             if _read_index(path, stamp) is None:  # else another process has just written it
                 note = f"{shard}: its index is not kept and is made again each time ({problem})"
                 self.notes = [*self.notes, note]

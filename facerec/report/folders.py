@@ -24,18 +24,13 @@ def check_replaceable(
         kind: of report, such as "an audit".
 
     Raises:
-        FacerecError: there is a file of that name, or the folder holds anything else, cannot be
-            looked through or cannot be replaced.
+        FacerecError: there is a file of that name, or the folder holds anything else or
+            cannot be replaced.
     """
     folder, problem = Path(folder), ""
     check_place(folder)
     paths = (path for path in folder.rglob("*") if not path.is_dir())
-    try:
-        there = {path.relative_to(folder).as_posix() for path in paths}
-    except OSError as error:
-        raise FacerecError(
-            f"{folder}: what it holds cannot be looked through ({error}); choose another folder"
-        ) from error
+    there = {path.relative_to(folder).as_posix() for path in paths}
     if os.path.ismount(os.path.realpath(folder)):
         problem = "a disk is mounted here; name a folder inside it"
     elif folder.is_file():

@@ -49,25 +49,8 @@ class Listed:
     kind: ClassVar[str] = "listed"
 
 
-@dataclass(frozen=True)
-class Terms:
-    """Terms and what they mean."""
-
-    meanings: Mapping[str, str]
-    kind: ClassVar[str] = "terms"
-
-
-@dataclass(frozen=True)
-class Folded:
-    """What a reader unfolds."""
-
-    summary: str
-    blocks: Sequence[Block]
-    kind: ClassVar[str] = "folded"
-
-
-Block: TypeAlias = "Table | Drawing | str | Listed | Terms | Folded"
-"""What a section is made of; a text is a remark."""
+Block: TypeAlias = Table | Drawing | str | Listed | Mapping[str, str]
+"""What a section is made of; a text is a remark, a mapping has terms and what they mean."""
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,6 @@ SOFT = "0.35"
 SMALL = 8.5
 """Smallest letters in a figure, points: 11 pixels in a page, which shows figures in their size."""
 
-Files = dict[str, bytes]
-"""Path inside a report → contents."""
-
 
 @dataclass(frozen=True)
 class Style:
@@ -172,10 +169,14 @@ class Drawing:
 
 
 class Drawings:
-    """Draws figures, keeps their files, and returns what shows them in a page."""
+    """Draws figures, keeps their files, and returns what shows them in a page.
+
+    Attributes:
+        files: path inside the report → contents.
+    """
 
     def __init__(self) -> None:
-        self.files: Files = {}
+        self.files: dict[str, bytes] = {}
 
     def draw(self, name: str, figure: Figure | None, alt: str, caption: str) -> list[Drawing]:
         """Draw a figure as SVG and PNG and return the block that shows it; none if it is None."""

@@ -49,12 +49,7 @@ _KINDS: dict[Unit, Kind] = {"score": "threshold", "count": "size", "times": "rat
 
 
 def figure_row(
-    figure: str,
-    estimate: Estimate,
-    target: str = "",
-    *,
-    kind: Kind | None = None,
-    **keys: object,
+    figure: str, estimate: Estimate, target: str = "", *, kind: Kind | None = None, **keys: object
 ) -> dict[str, object]:
     """Return one row of a tidy table.
 

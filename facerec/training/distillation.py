@@ -193,7 +193,7 @@ def teacher_targets(
         def prepare() -> Path | None:
             if folder.exists():
                 return None
-            temporary = stack.enter_context(atomic_folder(folder, TrainingError))
+            temporary = stack.enter_context(atomic_folder(folder))
             _reserve(temporary / ARRAY_FILE, shape)
             return temporary
 

@@ -200,5 +200,5 @@ def _forget_after(path: Path, step: int) -> None:
                 kept.append(line)
         except (ValueError, KeyError, TypeError, AttributeError):
             continue  # the half line of a process that was killed
-    with atomic_path(path, TrainingError) as temporary:
+    with atomic_path(path) as temporary:
         temporary.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")

@@ -82,8 +82,8 @@ def test_a_full_disk_is_a_sentence_and_keeps_the_old_file(
     if where == "fsync":
         monkeypatch.setattr(os, "fsync", full)
     with (
-        pytest.raises(PackError, match=r"file\.txt: the disk is full \([\d,]+ bytes free\)"),
-        atomic_path(final, PackError) as temporary,
+        pytest.raises(FacerecError, match=r"file\.txt: the disk is full \([\d,]+ bytes free\)"),
+        atomic_path(final) as temporary,
     ):
         temporary.write_text("half")
         if where == "block":

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import pytest
 
 Refused: TypeAlias = Callable[..., str]
+Told: TypeAlias = Callable[..., str]
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +31,18 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
         error = capsys.readouterr().err
         assert error.startswith("error: ") and error.count("\n") == 1, error
         return error.removeprefix("error: ").strip()
+
+    return run
+
+
+@pytest.fixture
+def told(capsys: pytest.CaptureFixture[str]) -> Told:
+    """Give what runs a command, with flags parted by blanks, and returns what it printed."""
+
+    def run(main: Callable[[list[str]], Any], *arguments: object) -> str:
+        capsys.readouterr()
+        main(" ".join(map(str, arguments)).split())
+        return capsys.readouterr().out
 
     return run
 

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from pytest import CaptureFixture, MonkeyPatch
+from pytest import MonkeyPatch
 
 from facerec.base.files import sha256
 from facerec.commands.all_pairs import main
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import write_embeddings
 from facerec.verification.scoring import score_all_pairs
-from tests.commands.conftest import Refused
+from tests.commands.conftest import Refused, Told
 
 FAILED = 7
 
@@ -71,10 +71,9 @@ def figures(file: str) -> Figures:
     return {(row["group"], row["figure"], row["target"]): row for row in rows}
 
 
-def test_terminal_and_json_hold_the_same_rows(workplace: Path, capsys: CaptureFixture) -> None:
+def test_terminal_and_json_hold_the_same_rows(workplace: Path, told: Told) -> None:
     flags = ["--fpr", "1/20,1e-9", "--threshold", "0.4", "--json", "j.json"]
-    main([*GROUPED, *flags])
-    text = " ".join(capsys.readouterr().out.split())
+    text = " ".join(told(main, *GROUPED, *flags).split())
     content = json.loads(Path("j.json").read_text())
     found = score_all_pairs(VECTORS, SUBJECTS, fpr=["1/20"], thresholds=[0.4])
     assert content["embeddings"]["sha256"] == sha256("nobody.npz")

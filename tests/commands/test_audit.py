@@ -17,7 +17,6 @@ from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import read_embeddings, write_embeddings
 from facerec.fairness import rows as names
 from facerec.fairness.attributes import INFERRED
-from facerec.fairness.page import read_rows
 from facerec.fairness.rows import At
 from tests.commands.conftest import Refused
 
@@ -81,7 +80,11 @@ def test_thresholds_of_scores(workplace: Path) -> None:
     lines = ["label,score", *(f"{row % 2},{row / 1000}" for row in range(1000))]
     Path("S.csv").write_text("\n".join(lines))
     run("--threshold-from", "S.csv")
-    rows = [row for row in read_rows("out/audit.json") if row["kind"] == "threshold"]
+    rows = [
+        row
+        for row in json.loads(Path("out/audit.json").read_text())["rows"]
+        if row["kind"] == "threshold"
+    ]
     assert {row["target"]: row["denominator"] for row in rows}["1e-2"] == 500
 
 
@@ -158,7 +161,7 @@ def test_quality_that_holds_the_norms_has_their_figures(
     by = {
         of: [
             (row["group"], row["target"], row["value"], row["numerator"])
-            for row in read_rows("out/audit.json")
+            for row in json.loads(Path("out/audit.json").read_text())["rows"]
             if row["basis"] == of
         ]
         for of in (names.NORMS, names.QUALITY)

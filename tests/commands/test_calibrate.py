@@ -27,7 +27,7 @@ from facerec.embedding.calibration import ModelCalibration
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import write_embeddings
 from facerec.verification import score_pairs
-from tests.commands.conftest import Refused
+from tests.commands.conftest import Refused, Told
 
 SMALL = Backbone("tiny_linear", embedding_size=16)
 WHO = np.repeat(np.arange(60), 3)
@@ -59,9 +59,8 @@ def place(tmp_path: Path, monkeypatch: MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_ratios_and_groups_are_told(place: Path, capsys: CaptureFixture) -> None:
-    main(["--people", "toy.npz", "--subjects", "who.csv", "--group", "kind", "--out", "c.json"])
-    printed = capsys.readouterr().out
+def test_ratios_and_groups_are_told(place: Path, told: Told) -> None:
+    printed = told(main, "--people toy.npz --subjects who.csv --group kind --out c.json")
     whole = ModelCalibration.read(place / "c.json")
     found = whole.ratio
     assert found is not None and whole.faces is None and "limits of faces" in printed

@@ -44,10 +44,11 @@ def workplace(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("source", ["e.npz", "faces"])
-def test_a_wrong_label_and_a_duplicate_are_found_and_mended(workplace, capsys, source):
+def test_a_wrong_label_and_a_duplicate_are_found_and_mended(workplace, capsys, told, source):
     more = ["--embeddings", "e.npz"] if source == "faces" else []
-    main([source, *more, "--out", "p.csv", "--page", "faces.html", "--device", "cpu"])
-    assert "84 images of 14 labels" in capsys.readouterr().out
+    assert "84 images of 14 labels" in told(
+        main, source, *more, "--out p.csv --page faces.html --device cpu"
+    )
     wrong = [row for row in read_table("p.csv") if row["kind"] == "wrong_label"]
     assert [(row["image_id"], row["label"], row["proposed_label"]) for row in wrong] == [
         ("p03/2.jpg", "p03", "p07")
@@ -67,19 +68,17 @@ def test_a_wrong_label_and_a_duplicate_are_found_and_mended(workplace, capsys, s
     assert np.bincount(new.labels).tolist() == [6, 5, 6, 5, 6, 6, 6, 7, 6, 6, 6, 6, 6, 6]
 
 
-def test_images_of_records_are_named_by_their_paths(workplace, capsys):
+def test_images_of_records_are_named_by_their_paths(workplace, told):
     make(["faces", "--out", "records"])
     keys = RecordImages("records").ids
     write_embeddings("keys.npz", replace(read_embeddings("e.npz"), ids=keys))
     flags = ["records", "--embeddings", "keys.npz", "--device", "cpu"]
-    main([*flags, "--out", "p.csv"])
-    shown = capsys.readouterr().out
+    shown = told(main, *flags, "--out p.csv")
     named = {row["kind"]: (row["image_id"], row["other_id"]) for row in read_table("p.csv")}
     assert named == {"wrong_label": ("p03/2.jpg", ""), "duplicate": ("p01/4.jpg", "p01/3.jpg")}
     assert "p03/2.jpg" in shown and "p01/4.jpg" in shown
     main(["e.npz", "--out", "other.csv", "--device", "cpu"])
     assert read_table("other.csv") == read_table("p.csv")
-    capsys.readouterr()
     # Proposals take paths, and the keys by which images were named before.
     text = Path("p.csv").read_text()
     Path("old.csv").write_text(text.replace("p03/2.jpg", keys[20]).replace("p01/4.jpg", keys[10]))

@@ -12,7 +12,7 @@ import pytest
 from helpers.toy_files import read_table
 from pytest import CaptureFixture, TempPathFactory
 
-from tests.commands.conftest import Refused
+from tests.commands.conftest import Refused, Told
 
 pytest.importorskip("optuna")
 pytest.importorskip("pytorch_metric_learning")
@@ -71,12 +71,11 @@ def recipe(tmp_path_factory: TempPathFactory) -> Path:
 
 @pytest.mark.integration
 def test_a_comparison_from_the_command_line(
-    recipe: Path, tmp_path: Path, capsys: CaptureFixture
+    recipe: Path, tmp_path: Path, capsys: CaptureFixture, told: Told
 ) -> None:
     out = tmp_path / "out"
     command = [str(recipe), "--out", str(out), "--metrics", "nmi", "f1"]
-    main(command)
-    printed = capsys.readouterr().out
+    printed = told(main, *command)
     assert "Does SEC help?" in printed and "CosFace+SEC" in printed
     assert "\nRetrieval on the test classes" in printed  # on a line of its own
     assert str(out / "report.html") in printed.replace("\n", "")

@@ -24,7 +24,7 @@ from facerec.embedding import read_embeddings, save_model, write_embeddings
 from facerec.embedding.model import EmbeddingModel
 from facerec.galleries import Gallery
 from facerec.galleries.gallery_file import COLUMNS, DIGESTS
-from tests.commands.conftest import Refused
+from tests.commands.conftest import Refused, Told
 
 
 def write(path: str, vectors: np.ndarray, names: list[str], sha256: str = "ab" * 32) -> None:
@@ -48,9 +48,7 @@ def workplace(tmp_path: Path, monkeypatch: MonkeyPatch) -> np.ndarray:
     return people
 
 
-def test_the_fpir_of_groups_is_told(
-    workplace: np.ndarray, capsys: CaptureFixture, refused: Refused
-) -> None:
+def test_the_fpir_of_groups_is_told(workplace: np.ndarray, told: Told, refused: Refused) -> None:
     """Half of the people look alike: strangers like them raise more alarms than the mixture."""
     alike = np.arange(60) % 2 == 1
     faces = np.where(alike[:, None], workplace + 1.2, workplace)
@@ -59,8 +57,7 @@ def test_the_fpir_of_groups_is_told(
     lines = [f"enrol.npz {i},p{i:02d},{kind}" for i, kind in enumerate(kinds)]
     Path("who.csv").write_text("image_id,subject_id,kind\n" + "\n".join(lines))
     arguments = ["enrol.npz", "--gallery", "g.npz", "--subjects", "who.csv", "--group", "kind"]
-    enroll.main(arguments)
-    text = capsys.readouterr().out
+    text = told(enroll.main, *arguments)
     assert text.index("alike") < text.index("other") and "fewer than 200" in text
     known = Gallery.read("g.npz").calibration
     assert known is not None
@@ -74,14 +71,12 @@ def test_the_fpir_of_groups_is_told(
     assert "--impostors" in refused(enroll.main, *arguments, "--impostors", "impostors.npz")
 
 
-def test_enrol_identify_delete(workplace: np.ndarray, capsys: CaptureFixture) -> None:
-    enroll.main(["enrol.npz", "--gallery", "g.npz", "--impostors", "impostors.npz"])
-    text = capsys.readouterr().out
+def test_enrol_identify_delete(workplace: np.ndarray, told: Told) -> None:
+    text = told(enroll.main, "enrol.npz --gallery g.npz --impostors impostors.npz")
     assert "60 people enrolled" in text and "FPIR 1e-1: threshold" in text
 
     arguments = ["visit.npz", "--gallery", "g.npz", "--fpir", "0.05"]
-    identify.main([*arguments, "--json", "a.json", "--candidates", "2"])
-    text = capsys.readouterr().out
+    text = told(identify.main, *arguments, "--json a.json --candidates 2")
     assert "5 of 9 images identified, 1 failure to acquire" in text
     found = json.loads(Path("a.json").read_text())
     gallery = Gallery.read("g.npz")
@@ -96,8 +91,7 @@ def test_enrol_identify_delete(workplace: np.ndarray, capsys: CaptureFixture) ->
     assert Path("a.json").stat().st_mode & 0o777 == 0o600
     assert len(found["answers"]) == 9 and len(found["answers"][0]["candidates"]) == 2
 
-    enroll.main(["--gallery", "g.npz", "--delete", "p00", "p03"])
-    assert "58 people" in capsys.readouterr().out
+    assert "58 people" in told(enroll.main, "--gallery g.npz --delete p00 p03")
     identify.main([*arguments, "--json", "a.json"])
     found = json.loads(Path("a.json").read_text())
     subjects = [answer["subject"] for answer in found["answers"][:5]]
@@ -107,21 +101,20 @@ def test_enrol_identify_delete(workplace: np.ndarray, capsys: CaptureFixture) ->
     assert len(calibration.scores) == 400 and calibration.entry_subjects.size == 58
 
 
-def test_expiry_and_alarms(workplace: np.ndarray, capsys: CaptureFixture) -> None:
-    enroll.main(["enrol.npz", "--gallery", "g.npz", "--expires", "2999-12-31"])
-    assert "false alarms" not in capsys.readouterr().out
+def test_expiry_and_alarms(workplace: np.ndarray, told: Told) -> None:
+    assert "false alarms" not in told(enroll.main, "enrol.npz --gallery g.npz --expires 2999-12-31")
     gallery = Gallery.read("g.npz")
     assert str(gallery.expires[0]) == "2999-12-31"
     gallery.expires[:2] = np.datetime64("2020-01-01")
     gallery.write("g.npz")
-    identify.main(["visit.npz", "--gallery", "g.npz", "--threshold", "0.7", "--json", "a.json"])
-    assert "2 of 60 people" in capsys.readouterr().out
+    assert "2 of 60 people" in told(
+        identify.main, "visit.npz --gallery g.npz --threshold 0.7 --json a.json"
+    )
     found = json.loads(Path("a.json").read_text())
     assert found["gallery"]["expired"] == 2 and found["gallery"]["people"] == 58
     assert [answer["subject"] for answer in found["answers"][:3]] == [None, None, "p02"]
     write("twin.npz", workplace[9:10], ["p09 again"])
-    enroll.main(["twin.npz", "--gallery", "g.npz", "--expire"])
-    text = capsys.readouterr().out
+    text = told(enroll.main, "twin.npz --gallery g.npz --expire")
     for said in (
         "also be in",
         "expired: 2 of 60 people",
@@ -164,12 +157,10 @@ def test_a_killed_enrolment_goes_on(
     assert not [*Path.cwd().glob(".*")]
 
 
-def test_more_images_and_failures(workplace: np.ndarray, capsys: CaptureFixture) -> None:
+def test_more_images_and_failures(workplace: np.ndarray, told: Told) -> None:
     enroll.main(["enrol.npz", "--gallery", "g.npz"])
     write("more.npz", np.concatenate([workplace[:1], [[np.nan] * 32]]), ["p00", "new"])
-    capsys.readouterr()
-    enroll.main(["more.npz", "--gallery", "g.npz", "--failures", "f.csv"])
-    text = capsys.readouterr().out
+    text = told(enroll.main, "more.npz --gallery g.npz --failures f.csv")
     assert "0 people enrolled, 1 extended, with 1 image; 1 image failed" in text
     assert "failure to enrol: new" in text
     assert Path("f.csv").stat().st_mode & 0o777 == 0o600
@@ -178,9 +169,7 @@ def test_more_images_and_failures(workplace: np.ndarray, capsys: CaptureFixture)
     assert gallery.images[0] == 3 and "own people" in gallery.calibration.source
 
 
-def test_pictures_that_are_no_faces_are_failures(
-    workplace: np.ndarray, capsys: CaptureFixture
-) -> None:
+def test_pictures_that_are_no_faces_are_failures(workplace: np.ndarray, told: Told) -> None:
     for name, below in (("enrol", [0, 60, 61]), ("visit", [1])):
         plain = read_embeddings(f"{name}.npz")
         scores = np.where(np.isnan(plain.norms), np.nan, 2).astype(np.float32)
@@ -189,16 +178,15 @@ def test_pictures_that_are_no_faces_are_failures(
         write_embeddings(f"{name}.npz", known)
     enroll.main(["enrol.npz", "--gallery", "all.npz", "--unchecked"])
     assert Gallery.read("all.npz").images.tolist() == [2] * 60
-    capsys.readouterr()
-    enroll.main(["enrol.npz", "--gallery", "g.npz", "--failures", "f.csv"])
-    text = capsys.readouterr().out
+    text = told(enroll.main, "enrol.npz --gallery g.npz --failures f.csv")
     assert "3 of 120 images" in text and "left out" in text and "3 images failed" in text
     assert "failure to enrol: p00" in text and Path("f.csv").read_text().count("face score") == 3
     assert Gallery.read("g.npz").images.tolist() == [1, *[2] * 58]
     arguments = ["visit.npz", "--gallery", "g.npz", "--threshold", "0.5", "--json", "a.json"]
     for flags, lost in (([], [1, 8]), (["--unchecked"], [8])):
-        identify.main([*arguments, *flags])
-        assert f"{len(lost)} failure{'s' * (len(lost) > 1)} to acquire" in capsys.readouterr().out
+        assert f"{len(lost)} failure{'s' * (len(lost) > 1)} to acquire" in told(
+            identify.main, *arguments, *flags
+        )
         answers = json.loads(Path("a.json").read_text())["answers"]
         assert [i for i, answer in enumerate(answers) if answer["failure"]] == lost
         assert answers[1]["subject"] == (None if not flags else "p01")
@@ -243,7 +231,7 @@ def test_refusals(workplace: np.ndarray, refused: Refused) -> None:
 
 
 def test_a_folder_of_images(
-    tmp_path: Path, monkeypatch: MonkeyPatch, capsys: CaptureFixture, refused: Refused
+    tmp_path: Path, monkeypatch: MonkeyPatch, capsys: CaptureFixture, told: Told, refused: Refused
 ) -> None:
     monkeypatch.chdir(tmp_path)
     config = Backbone(name="mbf", width=0.25, embedding_size=16)
@@ -258,8 +246,7 @@ def test_a_folder_of_images(
             cv2.imwrite(str(tmp_path / "faces" / person / f"{shot}.png"), image)
     (tmp_path / "faces" / "b" / "2.jpg").write_bytes(b"no image")
     shutil.copytree("faces/a", os.fsdecode(b"faces/\xe9"))
-    enroll.main(["faces", "--gallery", "g.npz", "--model", "model.safetensors"])
-    text = capsys.readouterr().out
+    text = told(enroll.main, "faces --gallery g.npz --model model.safetensors")
     assert "2 people enrolled, 0 extended, with 4 images; 3 images failed, 1 person not" in text
     assert "b/2.jpg" in text and text.count("no UTF-8") == 2
     assert "note" not in text
@@ -274,8 +261,9 @@ def test_a_folder_of_images(
     alone.symlink_to(tmp_path / "faces" / "a" / "1.png")
     capsys.readouterr()
     for photo in ("faces/a/1.png", tmp_path / "faces/a/1.png", "faces/../faces/a/1.png", alone):
-        identify.main([str(photo), "--gallery", "g.npz", *embedder])
-        assert "1 of 1 image identified" in capsys.readouterr().out
+        assert "1 of 1 image identified" in told(
+            identify.main, str(photo), "--gallery g.npz", *embedder
+        )
         (answer,) = json.loads(Path("a.json").read_text())["answers"]
         assert answer == found["answers"][1]
     # What cannot be answered is refused before anything is embedded.
@@ -292,7 +280,7 @@ def test_a_folder_of_images(
 
 
 def test_several_faces(
-    tmp_path: Path, monkeypatch: MonkeyPatch, capsys: CaptureFixture, refused: Refused
+    tmp_path: Path, monkeypatch: MonkeyPatch, told: Told, refused: Refused
 ) -> None:
     monkeypatch.chdir(tmp_path)
     config = Backbone(name="mbf", width=0.25, embedding_size=16)
@@ -309,23 +297,19 @@ def test_several_faces(
     model = ("--gallery", "g.npz", "--model", "m.safetensors")
     assert "--align" in refused(enroll.main, "people", *model, "--face", "1")
     monkeypatch.setattr("facerec.commands.embedder.parse_align", lambda *given: Marked())
-    enroll.main(["people", *model])
-    text = capsys.readouterr().out
+    text = told(enroll.main, "people", *model)
     assert "1 photo shows several faces" in text and "ada/1.png: 2 faces, face 1" in text
     assert "1 person enrolled" in text and "bob/1.png: 2 faces, of which more" in text
     # Of the same photo another face may be another person, the same one may not.
     shutil.copytree("people/bob", "late/eve")
-    enroll.main(["late", *model, "--face", "2"])
-    enroll.main(["people", *model, "--face", "1"])
-    text = capsys.readouterr().out
+    text = told(enroll.main, "late", *model, "--face 2")
+    text += told(enroll.main, "people", *model, "--face 1")
     assert text.count("1 person enrolled") == 2 and "1 image was in already" in text
-    enroll.main(["late", *model, "--face", "1"])
-    assert "'bob' already" in capsys.readouterr().out
+    assert "'bob' already" in told(enroll.main, "late", *model, "--face 1")
     gallery = Gallery.read("g.npz")
     assert gallery.subjects.tolist() == ["ada", "eve", "bob"] and gallery.images.tolist() == [1] * 3
 
-    identify.main(["visit", *model, "--threshold", "-1", "--json", "a.json"])
-    text = capsys.readouterr().out
+    text = told(identify.main, "visit", *model, "--threshold -1 --json a.json")
     assert "3 of 3 faces" in text and "1 failure to acquire" in text and "group.png face 3" in text
     *group, nobody = json.loads(Path("a.json").read_text())["answers"]
     photo = marked_photo(*photos["visit/group.png"])
@@ -336,15 +320,16 @@ def test_several_faces(
     assert [answer["subject"] for answer in group[:2]] == ["ada", "eve"]
     assert (nobody["image_id"], nobody["face"], nobody["box"]) == ("nobody.png", None, None)
     assert "no face" in nobody["failure"]
-    identify.main(["visit", *model, "--threshold", "-1", "--json", "b.json", "--face", "largest"])
-    assert "group.png: 3 faces, face 1" in capsys.readouterr().out
+    assert "group.png: 3 faces, face 1" in told(
+        identify.main, "visit", *model, "--threshold -1 --json b.json --face largest"
+    )
     largest, none = json.loads(Path("b.json").read_text())["answers"]
     assert largest["score"] == pytest.approx(group[0]["score"], abs=1e-5) and none == nobody
     assert (largest["subject"], largest["face"], largest["box"]) == ("ada", None, None)
 
     # An embeddings file tells of both, however it came to be.
-    embed.main(["--images", "people", "--model", "m.safetensors", "--out", "e.npz"])
-    assert "2 photos show several faces" in capsys.readouterr().out
-    enroll.main(["e.npz", "--gallery", "g.npz"])
-    text = capsys.readouterr().out
+    assert "2 photos show several faces" in told(
+        embed.main, "--images people --model m.safetensors --out e.npz"
+    )
+    text = told(enroll.main, "e.npz --gallery g.npz")
     assert "bob/1.png: 2 faces" in text and "2 images were in already" in text

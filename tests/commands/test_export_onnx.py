@@ -23,6 +23,7 @@ from facerec.embedding.bundle import NOTE_FILE, check_sums
 from facerec.embedding.calibration import calibration_file
 from facerec.export import parity
 from facerec.export.bundle import default_folder
+from tests.commands.conftest import Told
 
 pytest.importorskip("onnx", reason="needs the extra onnx")
 pytest.importorskip("onnxscript", reason="needs the extra onnx")
@@ -56,13 +57,12 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.integration
 def test_a_run_becomes_a_bundle_with_all_tables(
-    workplace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    workplace: Path, tmp_path: Path, told: Told
 ) -> None:
     run, out = workplace / "runs" / "first", tmp_path / "bundle"
     flags = ["--int8", str(workplace / "toy.bin"), "--triton", "--license", "MIT"]
     bench = ["--bench", str(workplace / "toy.bin"), "--max-loss", "50"]
-    main([str(run), "--out", str(out), *flags, *bench])
-    text = capsys.readouterr().out
+    text = told(main, str(run), "--out", str(out), *flags, *bench)
 
     assert default_folder(run) == run / "export"
     check_sums(out)
@@ -87,10 +87,7 @@ def test_a_run_becomes_a_bundle_with_all_tables(
 
 @pytest.mark.integration
 def test_weights_of_others_go_all_the_way(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    refused: Callable[..., str],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, told: Told, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A .pth → .safetensors → bundle; trained on BGR, used with RGB images like any other."""
     monkeypatch.chdir(tmp_path)
@@ -104,8 +101,7 @@ def test_weights_of_others_go_all_the_way(
     torch.save(backbone.state_dict(), "theirs.pth")
     size = ["--embedding-size", "16", "--width", "0.125", "--channels", "bgr", "--std", "128"]
     import_weights(["theirs.pth", "--backbone", "mbf", *size])
-    main(["theirs.safetensors"])
-    text = capsys.readouterr().out
+    text = told(main, "theirs.safetensors")
     assert text.splitlines()[-1] == "bundle: theirs_onnx"
     theirs = TorchModel(backbone, Preprocessing("bgr", 127.5, 128.0)).embed(faces(3))
     scale = np.abs(theirs).max()

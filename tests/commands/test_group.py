@@ -15,7 +15,7 @@ from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.commands import enroll, group
 from facerec.embedding import read_embeddings, save_model, write_embeddings
 from facerec.galleries import Gallery
-from tests.commands.conftest import Refused
+from tests.commands.conftest import Refused, Told
 from tests.galleries.test_grouping import faces
 
 WHAT = ["--model", "m.safetensors", "--align", "marked"]
@@ -33,14 +33,13 @@ def write(path: str, vectors: np.ndarray, first: int = 0, network: str = "ab") -
 
 
 def test_groups_are_named_enrolled_and_extended(
-    tmp_path: Path, monkeypatch: MonkeyPatch, capsys: CaptureFixture, refused: Refused
+    tmp_path: Path, monkeypatch: MonkeyPatch, told: Told, refused: Refused
 ) -> None:
     monkeypatch.chdir(tmp_path)
     vectors, _ = faces([5] * 60, noise=0.4)
     old = np.arange(300) % 5 < 3
     write("old.npz", np.concatenate([vectors[old], vectors[:1], vectors[:1] * np.nan]))
-    group.main(["old.npz", "--out", "out"])
-    said = capsys.readouterr().out
+    said = told(group.main, "old.npz --out out")
     assert "expected wrong merges" in said and "there twice: 1" in said and "left out" in said
     rows = table()
     assert rows["group"].iloc[0] == rows["group"].iloc[180] != "" == rows["group"].iloc[181]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -15,39 +13,26 @@ from facerec.records.layout import write_image_records
 from facerec.records.make import make_records
 from facerec.records.recordio import RecordFile, read_index
 from facerec.records.training_set import Data, open_dataset
+from tests.commands.conftest import Refused, Told
 
 
-def run(*arguments: object) -> tuple[int, str, str]:
-    """Run the command in this process and return its exit status, output and errors."""
-    status, output, errors = 0, io.StringIO(), io.StringIO()
-    with redirect_stdout(output), redirect_stderr(errors):
-        try:
-            main([str(argument) for argument in arguments])
-        except SystemExit as end:
-            status = end.code
-    return status, output.getvalue(), errors.getvalue()
-
-
-def test_the_commands_go_round(tmp_path: Path) -> None:
+def test_the_commands_go_round(tmp_path: Path, told: Told, refused: Refused) -> None:
     folder = write_files(tmp_path / "in", {"a/1.jpg": picture(0), "b/1.jpg": picture(1)})
     records, back = tmp_path / "out", tmp_path / "back"
-    status, output, errors = run(folder, "--out", records)
-    assert status == 0, errors
+    output = told(main, folder, "--out", records)
     assert "2 images of 2 subjects" in output and "0 left out" in output
-    status, output, errors = run(records, "--unpack", "--out", back)
-    assert status == 0, errors
-    assert "2 images of 2 subjects" in output
+    assert "2 images of 2 subjects" in told(main, records, "--unpack --out", back)
     assert read_files(back) == read_files(folder)
     before = read_files(records)
-    status, _, errors = run(folder / "..", "--out", records)
-    assert status == 2 and "holds a train.rec already" in errors and "--force" in errors
+    errors = refused(main, folder / "..", "--out", records)
+    assert "holds a train.rec already" in errors and "--force" in errors
     assert read_files(records) == before
-    assert run(folder, "--out", records, "--force")[0] == 0
+    told(main, folder, "--out", records, "--force")
 
 
 @pytest.mark.parametrize("there", [False, True])
 def test_stopped_between_its_last_moves_it_leaves_no_set_and_can_run_again(
-    there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Told
 ) -> None:
     """A set is there when its records are: never without its names, nor beside those of another."""
     old = write_files(tmp_path / "old", {"x/1.jpg": picture(5), "y/1.jpg": picture(6)})
@@ -73,8 +58,7 @@ def test_stopped_between_its_last_moves_it_leaves_no_set_and_can_run_again(
             with pytest.raises(KeyboardInterrupt):
                 make_records(new, out)
         assert done == limit and not (out / "train.rec").exists()
-        status, _, errors = run(new, "--out", out)
-        assert status == 0, errors
+        told(main, new, "--out", out)
         assert read_files(out) == whole
 
 
@@ -90,12 +74,15 @@ def test_stopped_between_its_last_moves_it_leaves_no_set_and_can_run_again(
     ],
 )
 def test_refusals(
-    arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    refused: Refused,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_files(Path("in"), {"a/1.jpg": b"text", "a/2.jpg": picture(0)})
-    status, _, errors = run(*arguments)
-    assert status == 2 and words in errors.splitlines()[-1]
+    assert words in refused(main, *arguments)
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
@@ -109,30 +96,25 @@ def train(tmp_path: Path) -> Path:
     return tmp_path / "train.rec"
 
 
-def repair(*arguments: object) -> str:
-    status, output, errors = run(*arguments, "--repair")
-    assert status == 0, errors
-    return output
-
-
-def test_index_by_ids(train: Path, tmp_path: Path) -> None:
+def test_index_by_ids(train: Path, told: Told, refused: Refused) -> None:
     index = train.with_suffix(".idx")
     before = index.read_bytes()
     index.write_bytes(b"rubbish")
-    assert f"{index}: 10 records" in repair(train)
+    assert f"{index}: 10 records" in told(main, train, "--repair")
     assert index.read_bytes() == before
     assert train.with_suffix(".idx.old").read_bytes() == b"rubbish"
     # What was kept is not lost to a second try.
-    status, _, errors = run(train, "--repair")
-    assert status == 2 and "train.idx.old: is there already" in errors
+    assert "train.idx.old: is there already" in refused(main, train, "--repair")
 
 
 @pytest.mark.parametrize("name", ["truncated", "bad_magic", "bad_cflag", "huge_length"])
-def test_whole_records_of_damaged_files(shared_data: Path, tmp_path: Path, name: str) -> None:
+def test_whole_records_of_damaged_files(
+    shared_data: Path, tmp_path: Path, told: Told, name: str
+) -> None:
     source = shared_data / "records" / "broken" / f"{name}.rec"
     expected = json.loads(source.with_suffix(".expected.json").read_text())["records"]
     out = tmp_path / "whole.rec"
-    printed = repair(source, "--out", out)
+    printed = told(main, source, "--repair --out", out)
     payloads = [payload for _, payload in RecordFile(source).scan(salvage=True)]
     assert [payload for _, payload in RecordFile(out).scan()] == payloads
     assert len(read_index(out.with_suffix(".idx"), 1 << 30).keys) == len(expected)
@@ -141,7 +123,7 @@ def test_whole_records_of_damaged_files(shared_data: Path, tmp_path: Path, name:
 
 @pytest.mark.parametrize("lost", [(2,), (0, 3), (6,), (1, 8)])
 def test_whole_images_of_a_damaged_insightface_file_are_read_again(
-    train: Path, tmp_path: Path, lost: tuple[int, ...]
+    train: Path, tmp_path: Path, told: Told, lost: tuple[int, ...]
 ) -> None:
     # Six images, three range records, and the header, whose place in the file is the last.
     dataset = open_dataset(Data(tmp_path), 0)
@@ -153,7 +135,7 @@ def test_whole_images_of_a_damaged_insightface_file_are_read_again(
     train.write_bytes(content)
     whole = tmp_path / "whole" / "whole.rec"
     whole.parent.mkdir()
-    assert f"{len(left)} whole records" in repair(train, "--out", whole)
+    assert f"{len(left)} whole records" in told(main, train, "--repair --out", whole)
     saved = open_dataset(Data(whole), 0)
     assert [saved.sample(i) for i in range(len(saved))] == left
     assert saved.ids.tolist() == [str(i + 1) for i in range(6) if i not in lost]

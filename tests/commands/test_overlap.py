@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.toy_files import picture, read_table, write_files
-from pytest import CaptureFixture, MonkeyPatch
+from pytest import MonkeyPatch
 
 from facerec.base.errors import DatasetError
 from facerec.commands.overlap import main
@@ -17,6 +17,7 @@ from facerec.galleries.overlap_report import read_overlap
 from facerec.records import Data, open_dataset
 from facerec.records.images import MemoryImages
 from facerec.verification.bench import Bench, Pairs
+from tests.commands.conftest import Told
 from tests.galleries.test_overlap import two_sets
 
 
@@ -44,7 +45,7 @@ def test_the_list_names_who_is_in_both(written: Path) -> None:
     assert (written / "page.html").stat().st_mode & 0o777 == 0o600
 
 
-def test_pictures_without_a_face_are_in_no_set(written: Path, capsys: CaptureFixture) -> None:
+def test_pictures_without_a_face_are_in_no_set(written: Path, told: Told) -> None:
     """People of both sets whose images look like no face are nobody, unless all is taken."""
     known = read_embeddings(written / "a.npz")
     scores = np.where(np.isin(known.subjects, ["0", "1"]), -4, 1).astype(np.float32)
@@ -52,8 +53,7 @@ def test_pictures_without_a_face_are_in_no_set(written: Path, capsys: CaptureFix
     write_embeddings(written / "c.npz", replace(known, face_scores=scores, note=note))
     files = [str(written / name) for name in ("c.npz", "b.npz")]
     for flags, found, held in (([], "6 of 28", "8 not acquired"), (["--unchecked"], "8 of 30", "")):
-        main([*files, "--share", "0.0005", *flags])
-        text = capsys.readouterr().out
+        text = told(main, *files, "--share 0.0005", *flags)
         assert f"{found} subjects" in text and held in text and "8 of 120 images do not" in text
 
 

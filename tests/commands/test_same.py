@@ -15,7 +15,7 @@ from pytest import CaptureFixture, MonkeyPatch
 
 import facerec
 from facerec.backbones import Backbone, Preprocessing, create_backbone
-from facerec.base.errors import DatasetError
+from facerec.base.errors import FacerecError
 from facerec.base.files import sha256, write_json
 from facerec.commands import same as command
 from facerec.embedding import recognizer, save_model
@@ -157,7 +157,7 @@ def test_faces_of_a_photo(
         assert found[1].similarity == pytest.approx(1, abs=1e-5)  # by its smaller face
     Path(f"{place}.facerec.npz").rename(f"{place}.moved.npz")
     Path(f"{place}.facerec.npz").symlink_to(f"{place}.moved.npz")
-    with pytest.raises(DatasetError, match="a link"):
+    with pytest.raises(FacerecError, match="a link"):
         facerec.find("a.png", ".", model="m", detector="two", keep=True)
     assert "no face 3 among the 2" in refused(*two, "--face", "3", "1")
 

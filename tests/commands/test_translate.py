@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.toy_embeddings import take
-from pytest import CaptureFixture, MonkeyPatch
+from pytest import MonkeyPatch
 
 from facerec.commands import enroll, identify, translate
 from facerec.embedding import Embeddings, write_embeddings
 from facerec.galleries import Gallery
-from tests.commands.conftest import Refused
+from tests.commands.conftest import Refused, Told
 from tests.galleries.test_bridge import photos
 
 BRIDGE = ["bridge_old.npz", "bridge_new.npz", "--gallery", "old.npz", "--out", "bridge.npz"]
@@ -39,17 +39,13 @@ def workplace(tmp_path: Path, monkeypatch: MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_bridge_tells_its_price_and_finds_who_is_enrolled(
-    workplace: Path, capsys: CaptureFixture
-) -> None:
+def test_a_bridge_tells_its_price_and_finds_who_is_enrolled(workplace: Path, told: Told) -> None:
     before = Path("old.npz").read_bytes()
-    translate.main(BRIDGE)
-    said = capsys.readouterr().out
+    said = told(translate.main, *BRIDGE)
     assert "600 photos of 150 people" in said and "stay" in said and "translated over" in said
     assert Path("bridge.npz").stat().st_mode & 0o777 == 0o600
     search = ["enrolled_new.npz", "--gallery", "old.npz", "--bridge", "bridge.npz"]
-    identify.main([*search, "--json", "none.json"])
-    assert "--strangers" in capsys.readouterr().out
+    assert "--strangers" in told(identify.main, *search, "--json none.json")
     assert not any(
         answer["subject"] for answer in json.loads(Path("none.json").read_text())["answers"]
     )
@@ -61,15 +57,13 @@ def test_a_bridge_tells_its_price_and_finds_who_is_enrolled(
 
 
 def test_people_of_the_gallery_are_named_and_left_out(
-    workplace: Path, capsys: CaptureFixture, refused: Refused
+    workplace: Path, told: Told, refused: Refused
 ) -> None:
     """They leave enough others in the bridge, or too few."""
     for side, number in (("old", 0), ("new", 1)):
         both = joined(photos(150, 0)[number], photos(40, 1)[number])
         write_embeddings(f"bridge_{side}.npz", both)
-    capsys.readouterr()
-    translate.main(BRIDGE)
-    said = capsys.readouterr().out
+    said = told(translate.main, *BRIDGE)
     assert (
         "40 people left out" in said and len(re.findall(r"(1/\d+), enrolled as \1\n", said)) == 10
     )
@@ -121,7 +115,7 @@ def test_two_galleries_hold_both_spaces_until_nothing_is_left(workplace: Path) -
 
 
 def test_who_comes_again_leaves_the_old_gallery(
-    workplace: Path, capsys: CaptureFixture, refused: Refused
+    workplace: Path, told: Told, refused: Refused
 ) -> None:
     before = Gallery.read("old.npz")
     (gone, kept), names = before.templates[[0, -1]], before.subjects.tolist()
@@ -129,8 +123,9 @@ def test_who_comes_again_leaves_the_old_gallery(
     write_embeddings("come.npz", take(people, np.isin(people.subjects, names[:2])))
     own = ["come.npz", "--gallery", "old.npz", "--old", "old.npz"]
     assert "another --gallery" in refused(enroll.main, *own)
-    enroll.main(["come.npz", "--gallery", "new.npz", "--old", "old.npz"])
-    assert "2 people taken out, 38 left" in capsys.readouterr().out
+    assert "2 people taken out, 38 left" in told(
+        enroll.main, "come.npz --gallery new.npz --old old.npz"
+    )
     assert Gallery.read("new.npz").subjects.tolist() == names[:2]
     assert Gallery.read("old.npz").subjects.tolist() == names[2:]
     file = Path("old.npz").read_bytes()

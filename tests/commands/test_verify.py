@@ -24,6 +24,7 @@ from facerec.embedding.align import face_template
 from facerec.galleries import known_overlaps
 from facerec.galleries.overlap_report import KnownOverlap
 from facerec.verification import pack_bench, score_pairs
+from tests.commands.conftest import Told
 
 
 def unpack(pack: Path, folder: Path) -> None:
@@ -56,13 +57,12 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_json_of_two_benches(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_of_two_benches(workplace: Path, told: Told) -> None:
     again = workplace / "elsewhere"
     again.mkdir()
     shutil.copy(workplace / "data" / "lfw" / "lfw.bin", again / "again.bin")
     arguments = ["--bench", "lfw", "again", "--data", str(again), "--fpr", "0.10,1/5"]
-    main([*arguments, "--compat", "insightface", "--json", "out/figures.json"])
-    text = capsys.readouterr().out
+    text = told(main, *arguments, "--compat insightface --json out/figures.json")
     assert "figures: out/figures.json" in text
     content = json.loads((workplace / "out" / "figures.json").read_text())
     assert content["facerec"] == facerec.__version__
@@ -85,7 +85,7 @@ def test_nothing_is_written_beside_a_model(workplace: Path) -> None:
     assert read_files(workplace / "runs") == before
 
 
-def test_onnx_of_a_stranger(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_onnx_of_a_stranger(workplace: Path, told: Told) -> None:
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     # A model that is a thumbnail: average pooling and a reshape.
@@ -95,8 +95,7 @@ def test_onnx_of_a_stranger(workplace: Path, capsys: pytest.CaptureFixture[str])
     graph = onnx.helper.make_graph([pool, node("Flatten", ["p"], ["y"])], "thumbnail", *ends)
     opset = onnx.helper.make_opsetid("", 17)
     onnx.save(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8), "thumbnail.onnx")
-    main(["--model", "thumbnail.onnx", "--try-preprocessing", "--json", "tried.json"])
-    said = capsys.readouterr().out
+    said = told(main, "--model thumbnail.onnx --try-preprocessing --json tried.json")
     assert "assumed: channels, mean, std" in said and "best: --channels" in said
     tried = json.loads(Path("tried.json").read_text())["preprocessing"]
     ways = 10 + any(tried["placements"][0]["shift"])
@@ -177,10 +176,9 @@ def test_both_sides_of_a_comparison_are_scored_on_the_same_pairs(
     assert all(f"model runs/{name}/model.safetensors" in text for name in ("newest", "older"))
 
 
-def test_template_bench(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_template_bench(workplace: Path, told: Told) -> None:
     folder = make_ijb(workplace / "ijbc")
-    main(["--bench", "ijbc", "--data", str(folder), "--json", "figures.json", "--fpr", "1e-1"])
-    text = capsys.readouterr().out
+    text = told(main, "--bench ijbc --data", str(folder), "--json figures.json --fpr 1e-1")
     assert "ijbc (raw norms)" in text and "ijbc (unit norms)" in text and "rank 1" in text.lower()
     figures = json.loads(Path("figures.json").read_text())
     raw, unit = figures["results"]

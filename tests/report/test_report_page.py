@@ -6,14 +6,7 @@ import base64
 import hashlib
 import re
 
-from facerec.report.page import (
-    FindingLine,
-    Folded,
-    Listed,
-    Page,
-    Section,
-    Terms,
-)
+from facerec.report.page import FindingLine, Listed, Page, Section
 from facerec.report.table import Table
 
 EVIL = "<script>alert(1)</script>"
@@ -27,14 +20,7 @@ def page(*blocks: object, banner: str = "") -> str:
 
 def test_no_block_lets_a_name_through() -> None:
     table = Table(EVIL, [EVIL], [[EVIL]], remarks=[EVIL])
-    blocks = [
-        table,
-        EVIL,
-        Listed([EVIL]),
-        Listed([EVIL], "notes"),
-        Terms({EVIL: EVIL}),
-        Folded(EVIL, [table]),
-    ]
+    blocks = [table, EVIL, Listed([EVIL]), Listed([EVIL], "notes"), {EVIL: EVIL}]
     html = page(*blocks, banner=EVIL)
     assert "<script" not in html
     assert html.count("&lt;script&gt;alert(1)&lt;/script&gt;") > 2 * len(blocks)
@@ -44,7 +30,7 @@ def test_no_block_lets_a_name_through() -> None:
 def test_no_name_turns_the_figures_behind_it_round() -> None:
     evil = "\x1b[31m\u202eabc"
     table = Table(evil, [evil], [[evil]])
-    html = page(table, evil, Listed([evil]), Terms({evil: evil}), banner=evil)
+    html = page(table, evil, Listed([evil]), {evil: evil}, banner=evil)
     assert html.count("abc") > 5 and "\x1b" not in html and "\u202e" not in html
 
 

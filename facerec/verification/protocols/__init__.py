@@ -44,13 +44,15 @@ FORMATS: Mapping[str, Callable[[Path, Path | None], Bench]] = {
 for the default folder."""
 
 
-def read_pairs(path: str | Path, format: str, images: str | Path | None = None) -> Bench:
+def read_pairs(
+    path: str | Path, format: str | None = None, images: str | Path | None = None
+) -> Bench:
     """Read a pair list as a bench.
 
-    The format is a key of `FORMATS`; CFP, and RFW with several races, is a folder of lists. Image
-    paths are relative to the folder of images, by default that of the list, or where the data set's
-    own tree has them (CFP, RFW); packs and parquet hold their images. Whether images are there is
-    not looked at before one is read.
+    The format is a key of `FORMATS`, or None where the suffix makes it certain; CFP, and RFW with
+    several races, is a folder of lists. Image paths are relative to the folder of images, by
+    default that of the list, or where the data set's own tree has them (CFP, RFW); packs and
+    parquet hold their images. Whether images are there is not looked at before one is read.
 
     Raises:
         DatasetError: the format is unknown, or the list is missing or malformed; the sentence
@@ -58,10 +60,11 @@ def read_pairs(path: str | Path, format: str, images: str | Path | None = None) 
         PackError: a pack is missing, unsafe or malformed.
         MissingExtraError: no package that reads parquet is installed.
     """
-    if format not in FORMATS:
-        raise DatasetError(
-            f"there is no format {format!r} of pair lists; choose one of {', '.join(FORMATS)}"
-        )
+    format = format or guess_format(path)
+    if format is None or format not in FORMATS:
+        said = f"there is no format {format!r} of pair lists"
+        said = said if format else f"{path}: its name does not tell its form"
+        raise DatasetError(f"{said}; give --format, one of {', '.join(FORMATS)}")
     if images is not None and format in ("parquet", "bin", "npz"):
         raise DatasetError(f"{path}: it holds its images; leave the folder of images out")
     return FORMATS[format](Path(path), None if images is None else Path(images))

@@ -52,7 +52,7 @@ def export_pack(bench: Bench, out: Path, progress: Progress | None = None) -> tu
             progress("images", i + 1, len(images))
     # Names first: a pack that is there is whole.
     if names is not None:
-        with atomic_path(names_path, DatasetError) as temporary:
+        with atomic_path(names_path) as temporary:
             temporary.write_bytes(names)
     try:
         write_pack(out, [contents[i] for i in entries], pairs.issame[order].tolist())

@@ -453,7 +453,7 @@ def test_parquet_in_two_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ("flat", "a /etc/passwd 1\n", "line 1: '/etc/passwd'"),
         ("flat", "a,b,label\n", "no pairs"),
         ("agedb", "MATLAB 7.3 MAT-file", "no sound MATLAB file"),
-        ("ytf", "", "there is no format 'ytf' of pair lists; choose one of lfw"),
+        ("ytf", "", "there is no format 'ytf' of pair lists; give --format, one of lfw"),
     ],
 )
 def test_mistakes_in_lists(tmp_path: Path, format: str, text: str, words: str) -> None:

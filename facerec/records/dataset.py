@@ -202,15 +202,8 @@ class FaceDataset(ImageSource):
         Its classes are those with a sample, numbered from 0 in the order of their old numbers.
 
         Args:
-            rows: int64 ``(n,)``, the samples, in the order that they are to have.
-
-        Raises:
-            DatasetError: no sample is left.
+            rows: int64 ``(n,)``, at least one of the samples, in the order that they are to have.
         """
-        if not len(rows):
-            raise DatasetError(
-                f"{self.where(0)}: no sample of its set is left; choose others, or more of them"
-            )
         labels = self.labels[rows]
         kept = np.unique(labels[labels >= 0])
         renumbered = np.full(self.num_classes + 1, -1)

@@ -11,7 +11,7 @@ import unicodedata
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path, PurePosixPath
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -54,8 +54,9 @@ _LOOKED_AT = 500
 _MUCH_TEXT = 1 << 26
 """Characters, at four bytes each, from which on an array of text must be mostly text."""
 
-_PLAIN = re.compile(r"[^\\:\0./\s][^\\:\0]*")
-"""Names that need no closer look, unless they hold ``..``: nearly all."""
+_OUTSIDE = re.compile(r"\s*\Z|[/\\]|[A-Za-z]:|.*\0|(.*[/\\])?\.\.([/\\]|\Z)", re.DOTALL)
+"""No path in a folder, on either kind of system, as a list may come from one and be read on the
+other: empty, absolute, with a drive, a NUL or ``..``."""
 
 
 class ImageSource(ABC):
@@ -531,12 +532,7 @@ def check_relative(name: str, where: str) -> None:
     Raises:
         DatasetError: naming the path and ``where`` it was found.
     """
-    if _PLAIN.fullmatch(name) and ".." not in name:
-        return
-    # A list may come from either kind of system, and be read on either.
-    paths = PurePosixPath(name), PureWindowsPath(name)
-    leaves = any(path.is_absolute() or path.drive or ".." in path.parts for path in paths)
-    if not name.strip() or "\0" in name or leaves:
+    if _OUTSIDE.match(name):
         raise DatasetError(
             f"{where}: {name!r} is no path inside a folder of images (empty, absolute, or with "
             "'..'); write it relative to that folder"

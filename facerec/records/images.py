@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import itertools
 import os
 import re
 import unicodedata
@@ -354,24 +355,23 @@ def find_file(root: Path, name: str) -> Path:
     Names on the disk may be in any Unicode form, and two folders of one name in two.
     """
     path = root / name
-    if name.isascii() or is_file(path):
+    if name.isascii():
         return path
-    return next(filter(is_file, _of_name(root, PurePosixPath(name).parts)), path)
+    composed, decomposed = (unicodedata.normalize(form, name) for form in ("NFC", "NFD"))
+    usual = map(root.joinpath, (name, composed, decomposed))
+    others = _of_name(root, PurePosixPath(composed).parts)
+    return next(filter(is_file, itertools.chain(usual, others)), path)
 
 
 def _of_name(path: Path, parts: Sequence[str]) -> Iterator[Path]:
-    """Yield what lies under names in any form: first in the usual ones, then by looking around."""
+    """Yield what lies under composed names in any form, by looking around."""
     if not parts:
         yield path
         return
-    forms = (unicodedata.normalize(form, parts[0]) for form in ("NFC", "NFD"))
-    try:
-        for entries in (lambda: map(path.joinpath, forms), path.iterdir):
-            for entry in entries():
-                if same_name(entry.name) == same_name(parts[0]):
-                    yield from _of_name(entry, parts[1:])
-    except OSError:
-        return
+    with contextlib.suppress(OSError):
+        for entry in path.iterdir():
+            if same_name(entry.name) == parts[0]:
+                yield from _of_name(entry, parts[1:])
 
 
 def is_file(path: Path) -> bool:

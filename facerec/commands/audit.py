@@ -134,8 +134,9 @@ def audit(
     from facerec.fairness.audit import audit_embeddings
     from facerec.fairness.one_to_many import OtherSubjects, SearchPlan
     from facerec.fairness.page import check_audit_folder
-    from facerec.fairness.rates import fix_on_all_pairs
+    from facerec.fairness.rates import fixed
     from facerec.records.quality import read_quality
+    from facerec.verification.scoring import score_all_pairs
 
     console = Console()
     check_audit_folder(out)
@@ -175,8 +176,10 @@ def audit(
             names = f"{threshold_from} and the audited images"
             unknown = NOT_KNOWN if Space.of(apart).compare(Space.of(audited), names) else ""
             others = OtherSubjects.of(apart, threshold_from.name)
-            known, source = (others.vectors, others.subjects), f"threshold setting on {others.name}"
-            thresholds = fix_on_all_pairs(*known, settings.targets, source + unknown, show)
+            scored = score_all_pairs(
+                others.vectors, others.subjects, fpr=settings.targets, progress=show
+            )
+            thresholds = fixed(f"threshold setting on {others.name}{unknown}", scored.points)
         elif threshold_from is not None:
             thresholds = fix_on_scores(threshold_from, settings.targets)
         result = audit_embeddings(

@@ -20,8 +20,7 @@ from facerec.fairness.norms import Array, SubjectNorms, figure_of
 from facerec.fairness.variance_shares import (
     NO_INTERVAL,
     Welch,
-    anova,
-    eta2_interval,
+    eta2,
     minimum_detectable,
     permute,
     resampled,
@@ -59,20 +58,19 @@ def associate(
     equal = np.ptp(means) <= 16 * np.finfo(np.float64).eps * np.abs(means).max()
     if equal or not 2 <= len(sizes) < len(groups):
         raise MetricError("it takes two groups, more subjects than groups, and norms that differ")
-    between, within = anova(means, groups)
     f, p = permute(means, groups, permutations, seed)
     moments = resampled(means, groups, replicates, seed)
-    welch = Welch.of(sizes, moments.squares, between + within)
+    share, interval = eta2(moments, p)
+    within = float(moments.squares.sum())
+    welch = Welch.of(sizes, moments.squares, float(((means - means.mean()) ** 2).sum()))
     values = [means[groups == g] for g in range(len(sizes))]
     both = [*itertools.combinations(range(len(sizes)), 2)]
     deltas = [cliffs_delta(values[i], values[j]) for i, j in both]
     ps = holm([p for _, p in deltas])
-    eta2 = figure_of(
-        between / (between + within), eta2_interval(moments, p), len(groups), NO_INTERVAL
-    )
+    found = figure_of(share, interval, len(groups), NO_INTERVAL)
     least = minimum_detectable(sizes, within, welch)
     rows = [
-        names.row(sample.name, names.ETA2, eta2),
+        names.row(sample.name, names.ETA2, found),
         names.p_row(sample.name, names.ETA2, p),
         names.row(sample.name, names.WELCH, Estimate(f if within else None, unit="number")),
         names.row(sample.name, names.DETECTABLE, Estimate(least, unit="number")),

@@ -174,33 +174,36 @@ def read_attributes(
         )
     families, source = ([name] if name in text.columns else [] for name in (_FAMILY, _SOURCE))
     wanted = list(dict.fromkeys([_IMAGE, subject, *groups, *source, *families]))
-    records = [(line, *fields) for line, fields in text.rows(wanted)]
-    if not records:
+    rows = list(text.rows(wanted))
+    if not rows:
         raise DatasetError(f"{path}: there is a header but no line below it; check the file")
-    table = pd.DataFrame(records, columns=["", *wanted], dtype=object)
-    lines = table[""].to_numpy(np.int64)
-    for column in (_IMAGE, subject):
-        # Of these only an empty field is missing: None and Na are names of people.
-        empty = np.flatnonzero(table[column] == "")
-        if len(empty):
+    columns = dict(zip(wanted, zip(*(fields for _, fields in rows), strict=True), strict=True))
+    images, subjects = (text_array(columns[name], str(path)) for name in (_IMAGE, subject))
+    # Of these only an empty field is missing: None and Na are names of people.
+    for (line, _), image, who in zip(rows, images, subjects, strict=True):
+        if not image or not who:
             raise DatasetError(
-                f"{path}, line {lines[empty[0]]}: {column} is empty ({len(empty):,} such lines); "
-                "write it there or remove the line"
+                f"{path}, line {line}: {subject if image else _IMAGE} is empty; write it there or "
+                "remove the line"
             )
-    values = {name: _texts(path, table[name], missing=True) for name in dict.fromkeys(groups)}
+    recorded = {
+        name: text_array(["" if is_missing(one) else one for one in columns[name]], str(path))
+        for name in (*groups, *families)
+    }
+    values = {name: recorded[name] for name in groups}
     for name, texts in values.items():
         check_values(path, name, texts)
-    sources = Counter(table[_SOURCE] if source else [""] * len(table))
+    sources = Counter(columns.get(_SOURCE, [""] * len(rows)))
     label_sources, inferred = check_sources(path, sources, allow_inferred=allow_inferred)
     return Attributes(
         path=path,
-        lines=lines,
-        images=_texts(path, table[_IMAGE]),
-        subjects=_texts(path, table[subject]),
+        lines=np.array([line for line, _ in rows]),
+        images=images,
+        subjects=subjects,
         groups=values,
         label_sources=label_sources,
         inferred=inferred,
-        families=_texts(path, table[_FAMILY], missing=True) if families else None,
+        families=recorded[_FAMILY] if families else None,
     )
 
 
@@ -381,13 +384,6 @@ def check_values(path: Path, name: str, values: NDArray[np.str_]) -> None:
                 f"{path}: the column {name} has the value {value!r}, which the audit gives to a "
                 "row of its own; rename the group"
             )
-
-
-def _texts(path: Path, column: pd.Series, missing: bool = False) -> NDArray[np.str_]:
-    """Return the texts of a column, with ``missing`` empty where nothing is recorded."""
-    if missing:
-        column = column.mask(column.map(is_missing), "")
-    return text_array(column.to_list(), f"{path}, column {column.name}")
 
 
 def _match(

@@ -32,14 +32,8 @@ def mated_pairs(subject: ArrayLike) -> NDArray[np.int64]:
     codes = np.asarray(subject)
     rows = np.flatnonzero(codes >= 0)
     rows = rows[np.argsort(codes[rows], kind="stable")]
-    starts = np.flatnonzero(np.diff(codes[rows], prepend=-1))
-    sizes = np.diff(starts, append=rows.size)
-    sides = [np.empty((2, 0), np.int64)]
-    for size in np.unique(sizes):  # subjects with equally many images at once
-        images = rows[starts[sizes == size][:, None] + np.arange(size)]
-        first, second = np.triu_indices(size, 1)
-        sides.append(np.stack([images[:, first].ravel(), images[:, second].ravel()]))
-    return np.concatenate(sides, axis=1)
+    people = np.split(rows, np.flatnonzero(np.diff(codes[rows])) + 1)
+    return np.hstack([images[np.stack(np.triu_indices(len(images), 1))] for images in people])
 
 
 def norm_errors(

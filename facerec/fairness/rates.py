@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from facerec.base.defaults import FMR_TARGETS
 from facerec.base.errors import MetricError
@@ -126,6 +126,17 @@ def usable(sides: Codes, same: NDArray[np.bool_], subject: Codes) -> NDArray[np.
     return (sides[0] != sides[1]) & known & ((first == second) == same)
 
 
+def fixed(source: str, points: Sequence[OperatingPoint]) -> Thresholds:
+    """Return the thresholds of points that all have the same non-mated pairs.
+
+    Args:
+        source: names these data in reports.
+        points: of their ROC.
+    """
+    pairs = points[0].non_mated if points else 0
+    return Thresholds(f"{source}: {pairs:,} non-mated pairs pooled", tuple(points))
+
+
 def fix_thresholds(
     scores: NDArray[np.floating], same: NDArray[np.bool_], targets: Sequence[str], source: str
 ) -> Thresholds:
@@ -136,29 +147,7 @@ def fix_thresholds(
     """
     there = ~np.isnan(scores)
     roc = roc_curve(scores[there & same], scores[there & ~same])
-    return _fixed(source, tuple(map(roc.tpr_at_fpr, targets)))
-
-
-def fix_on_all_pairs(
-    vectors: NDArray[np.floating],
-    subject: ArrayLike,
-    targets: Sequence[str],
-    source: str,
-    progress: Progress | None = None,
-) -> Thresholds:
-    """Return the thresholds that the impostors among all pairs of images fix.
-
-    Args:
-        vectors: raw embeddings, ``(m, D)``.
-        subject: number or name of the subject on each image, ``(m,)``.
-        targets: nominal FMRs.
-        source: names these data in reports.
-        progress: see `facerec.base.progress.Progress`.
-
-    Raises:
-        MetricError: no mated or no non-mated pair, or an impossible target.
-    """
-    return _fixed(source, score_all_pairs(vectors, subject, fpr=targets, progress=progress).points)
+    return fixed(source, list(map(roc.tpr_at_fpr, targets)))
 
 
 def listed_rates(
@@ -274,7 +263,7 @@ def all_pairs_rates(
 
     own = [] if given is None else [given]
     everybody = compare(subject >= 0, thresholds and _with(given, thresholds))
-    thresholds = _with(given, thresholds or _fixed(HERE, everybody.points))
+    thresholds = _with(given, thresholds or fixed(HERE, everybody.points))
     results = []
     for grouping in groupings:
         known = (subject >= 0) & (grouping.codes >= 0)
@@ -348,8 +337,3 @@ def _with(given: float | None, thresholds: Thresholds) -> Thresholds:
     # Nothing is known of what it was fixed on.
     first = GivenThreshold(words.threshold(given), given, 1, 1, 1, 1)
     return replace(thresholds, points=(first, *thresholds.points))
-
-
-def _fixed(source: str, points: Sequence[OperatingPoint]) -> Thresholds:
-    pairs = points[0].non_mated if points else 0
-    return Thresholds(f"{source}: {pairs:,} non-mated pairs pooled", tuple(points))

@@ -38,22 +38,6 @@ _LEAST = 1e-12
 """Least variance within a group, as a share of the whole, so that ties do not divide by zero."""
 
 
-def anova(values: ArrayLike, groups: ArrayLike) -> tuple[float, float]:
-    """Return the sums of squares between and within groups of one value a subject.
-
-    Args:
-        values: ``(G,)``.
-        groups: group 0 … k − 1 of each, ``(G,)``.
-    """
-    codes = np.asarray(groups)
-    numbers = np.asarray(values, dtype=np.float64)
-    centred = numbers - numbers.mean()
-    sizes = np.bincount(codes)
-    means = np.bincount(codes, weights=centred) / sizes
-    between = float(sizes @ (means - centred.mean()) ** 2)
-    return between, float(((centred - means[codes]) ** 2).sum())
-
-
 @dataclass(frozen=True)
 class Welch:
     """Weights and scale of Welch's analysis of variance (Biometrika 38, 1951), or of replicates."""
@@ -218,7 +202,7 @@ class Moments:
     sizes: Array
     """Subjects in the groups, ``(k,)``."""
     means: Array
-    """``(k,)``."""
+    """Less that of all subjects, ``(k,)``."""
     squares: Array
     """Sums of squares about them, ``(k,)``."""
     deviations: Array
@@ -239,7 +223,8 @@ def resampled(values: Array, groups: ArrayLike, replicates: int = 2000, seed: in
         seed: equal seeds draw alike.
     """
     codes = np.asarray(groups)
-    sizes = np.bincount(codes)
+    # A common offset would eat the digits of the sums of squares.
+    sizes, values = np.bincount(codes), values - values.mean()
     means, squares = np.empty((2, len(sizes)))
     deviations, replicated = np.empty((2, replicates, len(sizes)))
     generator = np.random.default_rng(seed)
@@ -265,8 +250,8 @@ def _contrasts(weights: Array) -> Array:
     return np.diag(weights) - np.outer(weights, weights) / weights.sum()
 
 
-def eta2_interval(moments: Moments, p: float) -> Interval | None:
-    """Return the 95 % interval of η² of one value a subject, by inversion of a test.
+def eta2(moments: Moments, p: float) -> tuple[float, Interval | None]:
+    """Return η² of one value a subject, and its 95 % interval by inversion of a test.
 
     Such a share is never negative, and its replicates lie above it: percentile and BCa intervals
     miss a small share nearly always. So effects of every size θ (Cohen's f, the root of the
@@ -283,13 +268,14 @@ def eta2_interval(moments: Moments, p: float) -> Interval | None:
         p: of the test that there is no effect.
 
     Returns:
-        None with one subject in a group, or without any variation.
+        No interval with one subject in a group, or without any variation within one.
     """
     sizes, means, within = moments.sizes, moments.means, float(moments.squares.sum())
     contrasts = _contrasts(sizes)
     between = float(means @ contrasts @ means)
+    value = between / (between + within)
     if sizes.min() < 2 or within <= 1e-20 * (between + within):
-        return None
+        return value, None
     spare = float(sizes.sum() - len(sizes)) / float(sizes.sum())
     # Sums of squares about means of n draws are by (n − 1) / n too small, and so are the means.
     redrawn = moments.replicated @ (sizes / (sizes - 1))
@@ -324,5 +310,4 @@ def eta2_interval(moments: Moments, p: float) -> Interval | None:
     while off(observed + step) <= 0 and step < 1e6:
         step *= 2
     high = 1.0 if step >= 1e6 else end(0.0, observed + step, 1)
-    value = between / (between + within)
-    return Interval(min(low, value), max(high, value))
+    return value, Interval(min(low, value), max(high, value))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from facerec.base.errors import DatasetError, FacerecError, ImageError
+from facerec.base.errors import DatasetError, FacerecError
 from facerec.base.libraries import cv2
 from facerec.base.progress import Progress
 from facerec.records.augment import Augmentation, change_image, sample_generator
@@ -202,15 +202,8 @@ class FaceDataset(ImageSource):
         Its classes are those with a sample, numbered from 0 in the order of their old numbers.
 
         Args:
-            rows: int64 ``(n,)``, the samples, in the order that they are to have.
-
-        Raises:
-            DatasetError: no sample is left.
+            rows: int64 ``(n,)``, at least one of the samples, in the order that they are to have.
         """
-        if not len(rows):
-            raise DatasetError(
-                f"{self.where(0)}: no sample of its set is left; choose others, or more of them"
-            )
         labels = self.labels[rows]
         kept = np.unique(labels[labels >= 0])
         renumbered = np.full(self.num_classes + 1, -1)
@@ -306,10 +299,7 @@ class FaceDataset(ImageSource):
     def _decode(self, i: int, out: np.ndarray) -> int:
         """Decode sample ``i`` into ``out`` and return its class."""
         data, label = self.sample(i)
-        try:
-            decode_image(data, "", self.image_size, out)
-        except ImageError:  # only now is it worth the time to word where the image is
-            decode_image(data, self.where(i), self.image_size, out)
+        decode_image(data, self.where(i), self.image_size, out)
         return label
 
     def __getitems__(self, request: BatchRequest) -> Batch:

@@ -132,9 +132,8 @@ def decode_image(
             f"{where}: the header claims {stored[0]:,}×{stored[1]:,} pixels, more than the limit "
             f"of {MAX_PIXELS:,}; scale the image down or leave it out"
         )
-    image = _decode_jpeg(data, stored, where) if image_kind(data) == "jpeg" else None
-    if image is None:
-        image = _decode_other(data, where)
+    jpeg = image_kind(data) == "jpeg"
+    image = _decode_jpeg(data, stored, where) if jpeg else _decode_other(data, where)
     if image.shape[:2] != stored:
         raise _damaged(data, where, "its pixels are fewer")
     if turn > 4:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import itertools
 import os
 import re
 import unicodedata
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path, PurePosixPath
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -54,8 +55,9 @@ _LOOKED_AT = 500
 _MUCH_TEXT = 1 << 26
 """Characters, at four bytes each, from which on an array of text must be mostly text."""
 
-_PLAIN = re.compile(r"[^\\:\0./\s][^\\:\0]*")
-"""Names that need no closer look, unless they hold ``..``: nearly all."""
+_OUTSIDE = re.compile(r"\s*\Z|[/\\]|[A-Za-z]:|.*\0|(.*[/\\])?\.\.([/\\]|\Z)", re.DOTALL)
+"""No path in a folder, on either kind of system, as a list may come from one and be read on the
+other: empty, absolute, with a drive, a NUL or ``..``."""
 
 
 class ImageSource(ABC):
@@ -353,24 +355,23 @@ def find_file(root: Path, name: str) -> Path:
     Names on the disk may be in any Unicode form, and two folders of one name in two.
     """
     path = root / name
-    if name.isascii() or is_file(path):
+    if name.isascii():
         return path
-    return next(filter(is_file, _of_name(root, PurePosixPath(name).parts)), path)
+    composed, decomposed = (unicodedata.normalize(form, name) for form in ("NFC", "NFD"))
+    usual = map(root.joinpath, (name, composed, decomposed))
+    others = _of_name(root, PurePosixPath(composed).parts)
+    return next(filter(is_file, itertools.chain(usual, others)), path)
 
 
 def _of_name(path: Path, parts: Sequence[str]) -> Iterator[Path]:
-    """Yield what lies under names in any form: first in the usual ones, then by looking around."""
+    """Yield what lies under composed names in any form, by looking around."""
     if not parts:
         yield path
         return
-    forms = (unicodedata.normalize(form, parts[0]) for form in ("NFC", "NFD"))
-    try:
-        for entries in (lambda: map(path.joinpath, forms), path.iterdir):
-            for entry in entries():
-                if same_name(entry.name) == same_name(parts[0]):
-                    yield from _of_name(entry, parts[1:])
-    except OSError:
-        return
+    with contextlib.suppress(OSError):
+        for entry in path.iterdir():
+            if same_name(entry.name) == parts[0]:
+                yield from _of_name(entry, parts[1:])
 
 
 def is_file(path: Path) -> bool:
@@ -531,12 +532,7 @@ def check_relative(name: str, where: str) -> None:
     Raises:
         DatasetError: naming the path and ``where`` it was found.
     """
-    if _PLAIN.fullmatch(name) and ".." not in name:
-        return
-    # A list may come from either kind of system, and be read on either.
-    paths = PurePosixPath(name), PureWindowsPath(name)
-    leaves = any(path.is_absolute() or path.drive or ".." in path.parts for path in paths)
-    if not name.strip() or "\0" in name or leaves:
+    if _OUTSIDE.match(name):
         raise DatasetError(
             f"{where}: {name!r} is no path inside a folder of images (empty, absolute, or with "
             "'..'); write it relative to that folder"

@@ -176,16 +176,13 @@ class RecordImages(ImageSource):
         """
         labels = np.empty(len(self), dtype=np.int64)
         limit = self._limit or CLASS_LIMIT
+        # Of several labels the first, unless told; an index above 0 needs a look at each.
         most = {None: 2, 0: 0}.get(self.label_index, -1)
         for start in range(0, len(self), _BLOCK):
-            block = self.offsets[start : start + _BLOCK]
-            plain, flag, value, size = _read_headers(self.file, block)
-            # Of several labels the first, unless told; an index above 0 needs a look at each.
-            sure = plain & (flag <= most) & (size > 0)
+            value = _plain_labels(self.file, self.offsets[start : start + _BLOCK], most)
             # NaN compares as false; the floor of an infinity is excluded by the limit.
-            with np.errstate(invalid="ignore"):
-                sure &= (value >= 0) & (value < limit) & (value == np.floor(value))
-            labels[start : start + len(value)] = np.where(sure, value, -1).astype(np.int64)
+            sure = (value >= 0) & (value < limit) & (value == np.floor(value))
+            labels[start : start + len(value)] = np.where(sure, value, -1)
             for i in start + np.flatnonzero(~sure):
                 try:
                     labels[i] = self.sample(int(i))[1]
@@ -211,29 +208,23 @@ class RecordImages(ImageSource):
         return text_array(names, str(path))
 
 
-def _read_headers(
-    file: RecordFile, offsets: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return header fields of many records, from the mapped file.
+def _plain_labels(file: RecordFile, offsets: NDArray[np.int64], most: int) -> NDArray[np.float64]:
+    """Return the first labels of many records from their headers in the mapped file.
 
-    Returns:
-        Which rows can be trusted, being one sound chunk that holds header and labels; flags, first
-        labels, and bytes of the images. The other rows are to be read one by one, which also words
-        their errors.
+    NaN stands for records to be read one by one, which also words their errors: all but sound whole
+    ones with an image and no more than ``most`` labels.
     """
     words = np.frombuffer(file.content, "<u4", file.size // 4)
 
-    def word(i: int) -> np.ndarray:
+    def word(i: int) -> NDArray[np.uint32]:
         return words[np.minimum(offsets // 4 + i, len(words) - 1)]
 
-    flag = word(2).astype(np.int64)
     # For whole records the continuation flag is 0 and the word is the length itself.
-    length = word(1).astype(np.int64)
-    image_bytes = length - HEADER_BYTES - 4 * flag
-    plain = (word(0) == MAGIC_WORD) & (length <= MAX_PAYLOAD) & (image_bytes >= 0)
-    plain &= offsets + 8 + length <= file.size
-    label = np.where(flag == 0, word(3).view(np.float32), word(8).view(np.float32))
-    return plain, flag, label, image_bytes
+    flag, length = word(2).astype(np.int64), word(1).astype(np.int64)
+    plain = (word(0) == MAGIC_WORD) & (length <= MAX_PAYLOAD) & (flag <= most)
+    plain &= (length > HEADER_BYTES + 4 * flag) & (offsets + 8 + length <= file.size)
+    labels = np.where(flag == 0, word(3), word(8)).view(np.float32)
+    return np.where(plain, labels, np.nan)
 
 
 def _find_record_file(path: Path) -> Path:

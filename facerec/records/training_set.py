@@ -122,14 +122,13 @@ def open_dataset(data: Data, seed: int, progress: Progress | None = None) -> Fac
     kept = np.concatenate([_kept(source.images, part, progress) for source, part in each])
     labels = dataset.load_labels(progress)
     counts = np.bincount(labels[kept & (labels >= 0)], minlength=dataset.num_classes)
-    frequent = counts >= data.min_images
-    if not frequent.any():
-        raise DatasetError(
-            f"{data.path}: nobody has {data.min_images:,} images, the most are {counts.max():,}; "
-            "lower data.min_images"
-        )
     # Images of nobody stay where a set is told to be of such.
-    kept &= np.append(frequent, dataset.has_unlabelled)[labels]
+    kept &= np.append(counts >= data.min_images, dataset.has_unlabelled)[labels]
+    if not (kept & (labels >= 0)).any():
+        raise DatasetError(
+            f"{data.path}: subjects, exclude and min_images leave nobody of the training set (the "
+            f"most images of a person are {counts.max():,}); change the lists, or lower min_images"
+        )
     return dataset.subset(np.flatnonzero(kept))
 
 
@@ -176,7 +175,7 @@ def _kept(images: ImageSource, part: Data | Part, progress: Progress | None) -> 
     """Return which images of one set its two lists leave.
 
     Raises:
-        DatasetError: a list is damaged or names whom the set does not have, or nothing is left.
+        DatasetError: a list is damaged or names whom the set does not have.
     """
     kept = np.ones(len(images), bool)
     if part.subjects is None and part.exclude is None:
@@ -190,11 +189,6 @@ def _kept(images: ImageSource, part: Data | Part, progress: Progress | None) -> 
         kept = np.isin(labels, read_subjects(part.subjects, classes))
     if part.exclude is not None:
         kept &= ~read_exclusions(part.exclude, images, classes)
-    if not kept.any():
-        raise DatasetError(
-            f"{part.exclude or part.subjects}: leaves out every image of {images.where(0)}; "
-            "change the list"
-        )
     return kept
 
 
@@ -240,7 +234,7 @@ def read_subjects(path: Path, classes: Mapping[str, list[int]]) -> list[int]:
     ignored.
 
     Raises:
-        DatasetError: the file cannot be read, names no subject, an unknown one, or one twice.
+        DatasetError: the file cannot be read, names an unknown subject, or one twice.
     """
     unnamed, named = dict(classes), list[int]()
     for number, line in enumerate(read_text(path).splitlines(), start=1):
@@ -251,6 +245,4 @@ def read_subjects(path: Path, classes: Mapping[str, list[int]]) -> list[int]:
                 f"above has it already; write some of its {len(classes):,} classes, each once"
             )
         named += unnamed.pop(name, [])
-    if not named:
-        raise DatasetError(f"{path}: names no subject; write one a line")
     return named

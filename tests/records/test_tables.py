@@ -6,13 +6,9 @@ import csv
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from pytest import TempPathFactory
 
 from facerec.base.errors import DatasetError, PackError
 from facerec.records.tables import TextTable
-from tests.helpers.examples import examples
 
 ROWS = [("Ann/1.jpg", "Ann"), ("Jürgen/2, rechts.jpg", "Jürgen"), ("c", "")]
 
@@ -70,14 +66,3 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "gone.csv"):
         with pytest.raises(DatasetError, match="cannot be read"):
             TextTable(path)
-
-
-@settings(max_examples=examples(60), deadline=None)
-@given(st.binary(max_size=80))
-def test_any_bytes_are_read_or_refused(tmp_path_factory: TempPathFactory, content: bytes) -> None:
-    path = write(tmp_path_factory.mktemp("any") / "t.csv", content)
-    try:
-        table = TextTable(path)
-        assert all(len(fields) == 1 for _, fields in table.rows(table.columns[:1] or ["a"]))
-    except DatasetError as error:
-        assert str(error).startswith(str(path))

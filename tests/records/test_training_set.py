@@ -146,6 +146,9 @@ def test_subjects_of_sets_with_the_same_people(tmp_path: Path) -> None:
     for i, (p, within) in enumerate(sources):
         assert joined.sample(i) == (whole[p].encoded(within), joined.labels[i])
         assert joined.where(i) == whole[p].where(within)
+    assert open_dataset(replace(data, min_images=5), seed=0).labels.tolist() == [0] * 5
+    with pytest.raises(DatasetError, match=r"leave nobody .* are 5\)"):
+        open_dataset(replace(data, min_images=6), seed=0)
 
 
 # Visits beyond the first

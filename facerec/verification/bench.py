@@ -20,7 +20,6 @@ from facerec.records.images import ImageSource, PackImages, text_array
 from facerec.records.packs import is_bcolz, read_pack
 from facerec.report.words import counted
 from facerec.statistics.influences import ScoredComparisons
-from facerec.statistics.intervals import INDEPENDENT
 from facerec.statistics.kfold import fold_indices
 
 SUFFIXES = (".bin", ".npz")
@@ -33,7 +32,7 @@ INFERRED = "same pairs"
 def dependence(subjects: int | None, origin: str | None = None) -> str:
     """Say what intervals rest on where pairs are of so many subjects, known from an ``origin``."""
     if subjects is None:
-        return f"{INDEPENDENT}; subjects are unknown"
+        return "assuming independent comparisons; subjects are unknown"
     known = "" if origin is None else f" (known from {origin})"
     return f"pairs that share one of {subjects:,} subjects{known} are dependent"
 

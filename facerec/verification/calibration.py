@@ -37,7 +37,7 @@ from facerec.statistics.calibration import (
     cost_of,
 )
 from facerec.statistics.calibration_checks import shift, shift_p_value
-from facerec.statistics.clustered import DEPENDENT, JACKKNIFE, MIN_EFFECTIVE, ClusteredFigure
+from facerec.statistics.clustered import MIN_EFFECTIVE, ClusteredFigure
 from facerec.statistics.costs import min_cllr
 from facerec.statistics.curves import RocCurve
 from facerec.statistics.intervals import Interval
@@ -343,7 +343,7 @@ def judge(
         for row in rows:
             for name, what in (("cllr", "Cllr, bits"), ("too_high", "ratios too high by")):
                 low, high = row[f"{name}_interval"]
-                limits = Interval(low, high, 0.95, JACKKNIFE, DEPENDENT)
+                limits = Interval(low, high)
                 unit: Unit = "bits" if name == "cllr" else "times"
                 metrics[f"{what}: {row['group']}"] = Estimate(row[name], limits, unit=unit)
         judged.append(differing(rows, groups))

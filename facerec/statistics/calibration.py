@@ -206,15 +206,13 @@ class LikelihoodRatio(Checked):
         weights = counts.weights
         mated, others = weights @ counts.mated, counts.totals[1]
         sums = mated.sum(), others.sum()
-        if min(sums) == 0:
-            raise MetricError("a calibration needs mated and non-mated comparisons")
-        same, different = mated / sums[0], others / sums[1]
         low, high = _ends(counts)
         if not low < high:
             raise MetricError(
                 "mated and non-mated scores hardly overlap, or are those of a handful of people: "
                 "no likelihood ratio between them can be told; calibrate on more people"
             )
+        same, different = mated / sums[0], others / sums[1]
         loads = (
             weights * counts.mated.sum(axis=1) / sums[0],
             counts.non_mated.sum(axis=1) / sums[1],

@@ -71,14 +71,9 @@ def test_cosines_equal_a_plain_loop(dtype: type, pairs: int) -> None:
     scores = score_rows(matrix)
     assert scores.dtype == np.float32
     np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-7)
-
-
-def test_zero_and_broken_embeddings_have_no_score() -> None:
-    good = [1.0, 2.0]
-    rows = [good, [0, 0], [np.nan, 1], good, [np.inf, 1], good, good, good]
-    scores = score_rows(np.array(rows))
-    assert np.isnan(scores).tolist() == [True, True, True, False]
-    assert scores[3] == 1.0
+    for broken in (0, np.nan, np.inf):
+        matrix[1] = broken
+        assert np.isnan(score_rows(matrix)[0])
 
 
 # --- figures ----------------------------------------------------------------------------------

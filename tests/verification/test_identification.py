@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 from helpers.examples import examples
+from helpers.toy_packs import toy_pairs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -37,6 +38,7 @@ def make_bench(
     return TemplateBench(
         name="toy",
         images=MemoryImages("toy", names, [b""] * images),
+        pairs=toy_pairs(np.zeros(0, bool)),
         image_rows=np.array(image, np.int64),
         template_rows=np.array(template, np.int64),
         media_rows=np.array(media, np.int64),

@@ -9,12 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.model_selection import KFold
 
-from facerec.statistics.kfold import (
-    check_folds,
-    fold_indices,
-    insightface_accuracy,
-    kfold_accuracy,
-)
+from facerec.statistics.kfold import check_folds, fold_indices, insightface_accuracy, kfold_accuracy
 
 
 def naive_kfold(

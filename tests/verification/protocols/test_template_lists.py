@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 from scipy.io import savemat
 
 from facerec.base.errors import DatasetError
-from facerec.verification.identification import (
-    identify,
-)
+from facerec.verification.identification import identify
 from facerec.verification.protocols.template_lists import read_ijb, read_tinyface
 from facerec.verification.templates import template_vectors
 

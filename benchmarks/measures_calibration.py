@@ -19,8 +19,8 @@ from facerec.records.training_set import Data, open_images
 from facerec.statistics.calibration import CENTRES, LikelihoodRatio, ScoreCounts, cllr
 from facerec.statistics.calibration_checks import likeness, shift, shift_p_value
 from facerec.verification.bench import pack_bench
-from facerec.verification.calibration import calibrate as calibrate_on
 from facerec.verification.calibration import (
+    calibrate_model,
     count_scores,
     cross_validate,
     draw_images,
@@ -54,7 +54,8 @@ def calibration_carries() -> Iterator[Row]:
     embeddings = Embeddings(
         vectors, np.linalg.norm(vectors, axis=1), True, note={"model": model.describe()}
     )
-    away = calibrate_on(embeddings, others, "cfp_train and celeba_train")
+    away = calibrate_model(embeddings, others, "cfp_train and celeba_train").ratio
+    assert away is not None
     counts = count_scores(lfw.vectors[rows], names[rows])
     cost = cllr(away.ratio.log_ratio(CENTRES), *counts.totals) / least_cllr(*counts.totals)
     result = evaluate_embeddings(lfw, bench)

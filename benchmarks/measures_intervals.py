@@ -257,7 +257,7 @@ class Population:
         return {
             name: interval.low <= true <= interval.high
             for name, (interval, true) in found.items()
-            if interval.method != "none"
+            if not interval.lacking
         }
 
 

@@ -18,7 +18,6 @@ from facerec.records.shards import set_kind
 if TYPE_CHECKING:
     from facerec.embedding.align import Aligner
     from facerec.verification.bench import Bench
-    from facerec.verification.templates import TemplateBench
 
 Kind = Literal["records", "images", "bench"]
 
@@ -31,7 +30,7 @@ def open_benches(
     format: str | None = None,
     images: Path | None = None,
     data: Path | None = None,
-) -> list[Bench | TemplateBench]:
+) -> list[Bench]:
     """Open benches by name, pack files, or one pair list.
 
     Args:
@@ -62,16 +61,16 @@ def open_image_benches(*given: Any, **how: Any) -> list[Bench]:
     Raises:
         FacerecError: as there, or one compares templates of several images.
     """
-    from facerec.verification.bench import Bench
+    from facerec.verification.templates import TemplateBench
 
     benches = open_benches(*given, **how)
-    if odd := [one.name for one in benches if not isinstance(one, Bench)]:
+    if odd := [one.name for one in benches if isinstance(one, TemplateBench)]:
         what = "compares templates of several images; name pairs of images, as lfw"
         raise DatasetError(f"{odd[0]}: it {what}")
-    return cast("list[Bench]", benches)
+    return benches
 
 
-def _named(name: str, data: Path | None) -> Bench | TemplateBench:
+def _named(name: str, data: Path | None) -> Bench:
     from facerec.verification.bench import bench_folders, find_pack, pack_bench
     from facerec.verification.protocols import guess_format, read_pairs
     from facerec.verification.protocols.template_lists import read_ijb, read_tinyface

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from facerec.embedding.extraction import Embeddings
     from facerec.embedding.model import EmbeddingModel
     from facerec.verification import Bench, VerificationResult
-    from facerec.verification.templates import TemplateBench
 
 
 def verify(
@@ -103,7 +102,6 @@ def verify(
         trial, model = open_image_benches(*which)[0], embedder.load(paths[0], calibrated=False)
         _try_preprocessing(model, trial, embedder, figures.json, console)
         return []
-    opened: Sequence[Bench | TemplateBench]
     if figures.quality is None:
         opened = open_benches(*which)
     else:
@@ -148,7 +146,7 @@ def verify(
 
 def _embed(
     source: Embeddings | EmbeddingModel,
-    bench: Bench | TemplateBench,
+    bench: Bench,
     embedder: Embedder,
     console: Console,
 ) -> Embeddings:
@@ -158,7 +156,8 @@ def _embed(
     """
     from facerec.embedding.extraction import Embeddings, constant, draw_faces
     from facerec.embedding.placement import SAMPLE, alike_words, better_placement
-    from facerec.verification import Bench, score_pairs, select_embeddings
+    from facerec.verification import score_pairs, select_embeddings
+    from facerec.verification.templates import TemplateBench
 
     path = bench.source.get("path", bench.name)
     console.print(f"bench {path}")
@@ -166,10 +165,9 @@ def _embed(
         found = select_embeddings(source, bench.images.ids, bench.name)
         print_notes([constant(found) or ""], console)
     else:
-        aligner = None if isinstance(bench, Bench) else bench.aligner()
-        found = embedder.embed(path, bench.images, console, aligner, network=source)
+        found = embedder.embed(path, bench.images, console, bench.aligner(), network=source)
     print_notes([unlike_note(found, "counted in all figures")], console)
-    if isinstance(bench, Bench):
+    if not isinstance(bench, TemplateBench):
         others = bench.pairs[~bench.pairs.issame]
         scores = score_pairs(found.vectors, others.first, others.second)
         print_notes([alike_words(float(np.nanmean(scores)) if len(others) else 0.0)], console)
@@ -182,7 +180,7 @@ def _embed(
 
 def _judge(
     embeddings: Embeddings,
-    bench: Bench | TemplateBench,
+    bench: Bench,
     others: Sequence[Bench],
     compat: Compat | None,
     settings: Mapping[str, Any],
@@ -192,11 +190,11 @@ def _judge(
 
     Templates are compared with raw and with unit norms; their results of 1:N are added to the side.
     """
-    from facerec.verification import Bench, evaluate, evaluate_embeddings, score_pairs
+    from facerec.verification import evaluate, evaluate_embeddings, score_pairs
     from facerec.verification.identification import identify
-    from facerec.verification.templates import template_vectors
+    from facerec.verification.templates import TemplateBench, template_vectors
 
-    if isinstance(bench, Bench):
+    if not isinstance(bench, TemplateBench):
         every = {each.name: each for each in (bench, *others)}
         return {
             name: evaluate_embeddings(embeddings, each, compat=compat, **settings)
@@ -213,7 +211,7 @@ def _judge(
             "score": pooled.score,
             "source": bench.source,
         }
-        if bench.pairs is not None:
+        if len(bench.pairs):
             results[name] = evaluate(
                 score_pairs(pooled.vectors, bench.pairs.first, bench.pairs.second),
                 bench.pairs,

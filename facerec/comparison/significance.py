@@ -253,10 +253,7 @@ def rank_correlation(
     rows = (np.concatenate([members[group] for group in each]) for each in resamples)
     drawn = [_spearman(x[each], y[each]) for each in rows]
     low, high = np.nanquantile(drawn, ((1 - confidence) / 2, (1 + confidence) / 2))
-    method = "bootstrap over groups, percentile"
-    drawn_at_random = f"{count} groups drawn at random"
-    interval = Interval(float(low), float(high), confidence, method, drawn_at_random)
-    return Estimate(value, interval, total=count)
+    return Estimate(value, Interval(float(low), float(high)), total=count)
 
 
 def _spearman(x: Array, y: Array) -> float:

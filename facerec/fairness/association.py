@@ -104,7 +104,7 @@ def cliffs_delta(
     if abs(delta) == 1:
         least = 2 * (1 - confidence) ** (1 / pairs) - 1
         low, high = sorted((delta, delta * least))
-        return figure_of(delta, Interval(low, high, confidence), subjects), 0.5**pairs
+        return figure_of(delta, Interval(low, high), subjects), 0.5**pairs
     if not (error > 0 and freedom > 0):
         return figure_of(delta, None, subjects, "no interval: subjects do not differ enough"), 1.0
     t, room = float(stdtrit(freedom, (1 + confidence) / 2)), 1 - delta**2
@@ -114,7 +114,7 @@ def cliffs_delta(
     # The margin m at which δ (1 − δ²) = m √((1 − δ²)² + m²).
     reach = math.sqrt((math.sqrt(room**4 + 4 * delta**2 * room**2) - room**2) / 2)
     p = float(2 * stdtr(freedom, -reach / (2 * error)))
-    return figure_of(delta, Interval(low, high, confidence), subjects), p
+    return figure_of(delta, Interval(low, high), subjects), p
 
 
 def _placements(x: Array, y: Array) -> tuple[float, float, float]:

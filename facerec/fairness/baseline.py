@@ -37,10 +37,10 @@ from facerec.fairness.rates import (
 )
 from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import paired_difference
-from facerec.statistics.influences import Influence
 from facerec.statistics.intervals import Interval
 from facerec.verification.bench import Pairs
-from facerec.verification.evaluation import held_out, rows_of
+from facerec.verification.compare import figures_of
+from facerec.verification.evaluation import rows_of
 
 READING = (
     "SEC shrinks all norm variance by construction, so a smaller absolute norm gap is expected and "
@@ -249,20 +249,17 @@ def _list_figures(
 ) -> _Figures:
     """Return accuracy and TPR on the pairs of the list."""
     figures, (scored, _) = _Figures(), pairs.comparisons(scores)
-
-    def figure(influence: Influence) -> _Figure:
-        found = scored.figure(influence).changes
-        added = np.pad(found, (0, count - found.size))
-        return _Figure(influence[0], subjects=count, added=added)
-
-    if pairs.folds is not None:
-        _, right = held_out(scored, pairs.folds)
-        figures["accuracy", "", "", ""] = figure(scored.mean(right))
-    for point in map(scored.roc.tpr_at_fpr, targets):
-        few = f"{point.non_mated:,} different pairs"
-        lacking = _Figure(None, remark=few, unresolved=True, subjects=count)
-        found = figure(scored.tpr(point)) if point.resolvable else lacking
-        figures["TPR@FPR", point.target, "", ""] = found
+    for (name, target), (found, influence, _) in figures_of(scored, pairs.folds, targets).items():
+        if name not in ("accuracy", "TPR@FPR"):
+            continue
+        added = np.empty(0) if influence is None else scored.figure(influence).changes
+        figures[name, target, "", ""] = _Figure(
+            found.value,
+            remark=found.remark,
+            unresolved=found.unresolved,
+            subjects=count,
+            added=np.pad(added, (0, count - added.size)),
+        )
     return figures
 
 

@@ -32,7 +32,6 @@ from facerec.fairness import rows as names
 from facerec.fairness.attributes import Joined
 from facerec.fairness.differentials import FEW_ERRORS
 from facerec.fairness.groupings import EVERYBODY, OTHERS, UNKNOWN, Grouping, members
-from facerec.report.conclusions import ALPHA
 from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.operating_points import (
@@ -341,5 +340,5 @@ def _ratio(share: ClusteredShare | None, base: ClusteredShare | None, name: str)
     if min(few) < FEW_ERRORS or max(few) < RULE_OF_30:
         reason = f"{few[0]} errors, {few[1]} in {name}"
         return Estimate(None, total=sum(few), remark=reason, unit="times")
-    interval = ratio_interval(share, base, 1 - ALPHA)
+    interval = ratio_interval(share, base)
     return Estimate(share.value / base.value, interval, total=sum(few), unit="times")

@@ -15,10 +15,10 @@ from facerec.verification import Bench
 from facerec.verification.templates import TemplateBench
 
 
-def given_overlap(path: Path, benches: Sequence[Bench | TemplateBench]) -> KnownOverlap:
+def given_overlap(path: Path, benches: Sequence[Bench]) -> KnownOverlap:
     """Read the overlap that the user has given, which must be of one of the benches."""
     given = read_overlap(path)
-    if not any(given.is_of(bench) for bench in benches if isinstance(bench, Bench)):
+    if not any(given.is_of(bench) for bench in benches if not isinstance(bench, TemplateBench)):
         raise MetricError(
             f"{given.path}: its second set, {str(given.b.get('path'))!r}, is none of the benches; "
             "compute the overlap with the bench that is verified"
@@ -44,14 +44,12 @@ def training_overlaps(data: Mapping[str, Any] | None) -> list[KnownOverlap]:
     return known
 
 
-def without_known(
-    bench: Bench | TemplateBench, known: Sequence[KnownOverlap]
-) -> tuple[list[Bench], list[str]]:
+def without_known(bench: Bench, known: Sequence[KnownOverlap]) -> tuple[list[Bench], list[str]]:
     """Return the bench without the pairs of people who were trained on, and a sentence an overlap.
 
     There is no such bench where it has no such pairs, or no figures without them.
     """
-    if not isinstance(bench, Bench):
+    if isinstance(bench, TemplateBench):
         return [], []
     pairs, notes, said = bench.pairs, [], []
     rest = np.ones(len(pairs), dtype=bool)

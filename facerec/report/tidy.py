@@ -63,7 +63,7 @@ def figure_row(
         keys: what it is of, such as the bench.
     """
     remarks = [estimate.remark, _interval_remark(estimate.interval)]
-    if estimate.interval is not None and estimate.interval.method == "none":
+    if estimate.interval is not None and estimate.interval.lacking:
         estimate = replace(estimate, interval=None)
     return {
         **keys,
@@ -163,6 +163,6 @@ def _interval_remark(interval: Interval | None) -> str:
         return f"{alone:.2g} if independent" if math.isfinite(alone) else ""
     if interval is None or math.isnan(interval.low):
         return ""
-    if interval.method == "none":
-        return interval.assumption
-    return "" if interval.effective is None else f"n_eff {interval.effective:,.0f}"
+    if interval.effective is None:
+        return interval.lacking
+    return f"n_eff {interval.effective:,.0f}"

@@ -59,7 +59,7 @@ def limits(
         return ""
     ends = interval.low, interval.high
     whole = -1e-9 < ends[0] < 5e-4 and 0.9995 < ends[1] < 1 + 1e-9
-    if whole or interval.method == "none" or math.isnan(sum(ends)):
+    if whole or interval.lacking or math.isnan(sum(ends)):
         return "no interval"
     low, high = (
         number(scale * end, form) if isinstance(form, str) else form(scale * end) for end in ends

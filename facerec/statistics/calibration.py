@@ -21,12 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from facerec.base.errors import MetricError
 from facerec.base.limits import Checked, Cosine, Limits, Positive
-from facerec.statistics.clustered import (
-    DEPENDENT,
-    JACKKNIFE,
-    ClusteredFigure,
-    Sums,
-)
+from facerec.statistics.clustered import ClusteredFigure, Sums
 from facerec.statistics.intervals import Interval
 
 Array = NDArray[np.float64]
@@ -146,7 +141,7 @@ def cost_of(log_ratios: Array, counts: ScoreCounts) -> tuple[float, Interval]:
         float(scipy.special.stdtrit(figure.freedom, 0.975)) * math.sqrt(figure.variance) / value
     )
     ends = value * math.exp(-margin), value * float(np.exp(min(margin, 700.0)))
-    return value, Interval(*ends, 0.95, JACKKNIFE, DEPENDENT)
+    return value, Interval(*ends)
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,15 +206,13 @@ class LikelihoodRatio(Checked):
         weights = counts.weights
         mated, others = weights @ counts.mated, counts.totals[1]
         sums = mated.sum(), others.sum()
-        if min(sums) == 0:
-            raise MetricError("a calibration needs mated and non-mated comparisons")
-        same, different = mated / sums[0], others / sums[1]
         low, high = _ends(counts)
         if not low < high:
             raise MetricError(
                 "mated and non-mated scores hardly overlap, or are those of a handful of people: "
                 "no likelihood ratio between them can be told; calibrate on more people"
             )
+        same, different = mated / sums[0], others / sums[1]
         loads = (
             weights * counts.mated.sum(axis=1) / sums[0],
             counts.non_mated.sum(axis=1) / sums[1],
@@ -258,7 +251,7 @@ class LikelihoodRatio(Checked):
         with np.errstate(divide="ignore"):
             logs = [np.log(np.maximum(column, 1e-300)) for column in columns]
         value, low, high = (float(np.exp(np.interp(score, at, column))) for column in logs)
-        return value, Interval(low, high, 0.95, JACKKNIFE)
+        return value, Interval(low, high)
 
     def log_ratio(self, scores: ArrayLike) -> Array:
         """Return natural log-likelihood ratios; beyond an end that of the end.
@@ -286,13 +279,12 @@ class LikelihoodRatio(Checked):
         Beyond an end it has one limit, the surest of all scores inside: since a higher score never
         speaks less for one subject, the ratio is at least, or at most, that.
         """
-        method = f"{JACKKNIFE} of the regression"
         if score > self.high:
-            return Interval(float(self._surest[0].max()), math.inf, 0.95, method)
+            return Interval(float(self._surest[0].max()), math.inf)
         if score < self.low:
-            return Interval(-math.inf, float(self._surest[1].min()), 0.95, method)
+            return Interval(-math.inf, float(self._surest[1].min()))
         low, high = self._limits(np.array([score]))
-        return Interval(float(low[0]), float(high[0]), 0.95, method)
+        return Interval(float(low[0]), float(high[0]))
 
     def _limits(self, scores: Array) -> tuple[Array, Array]:
         terms = spline(scores, self.knots)

@@ -19,12 +19,9 @@ import scipy  # whose parts are loaded where they are first used
 from numpy.typing import ArrayLike, NDArray
 
 from facerec.base.errors import MetricError
-from facerec.statistics.intervals import Bound, Interval, logit, wilson
+from facerec.statistics.intervals import Bound, Interval, wilson
 
 Array = NDArray[np.float64]
-
-DEPENDENT = "comparisons that share a subject are dependent"
-JACKKNIFE = "delete-one-subject jackknife"
 
 MIN_EFFECTIVE = 3.0
 """With fewer effective subjects nothing can be said of the spread between subjects."""
@@ -190,45 +187,40 @@ class ClusteredFigure:
         """Degrees of freedom of Student's t."""
         return max(1.0, self.subjects - 1.0)
 
-    def interval(self, confidence: float = 0.95) -> Interval:
-        """Return the interval that is symmetric in the logit of the figure.
+    def interval(self) -> Interval:
+        """Return the 95 % interval on the scale of the figure's logit (Agresti, 2013, 3.1).
+
+        A rate near 0 that was estimated too low has too small a standard error as well; on this
+        scale the two make up for each other. Where sums remain skewed on it, both quantiles are
+        moved as Johnson does (JASA 73, 1978); else it is symmetric.
 
         Where there are fewer than `MIN_EFFECTIVE` effective subjects it is [0, 1] and says so.
         A figure of 0 or 1 has the limit of as many trials as there are disjoint pairs of subjects.
         """
-        if self.value in (0, 1):
-            return self._bound(confidence)
-        variance = self.variance
+        value, variance = self.value, self.variance
+        if value in (0, 1):
+            limit = 1 - 0.05 ** (1 / self.trials)
+            low, high = (0.0, limit) if value == 0 else (1 - limit, 1.0)
+            return Bound(low, high, self.trials)
         if math.isinf(variance):
             few = (
                 f"{self.subjects} subjects, effectively {self.effective_subjects:.1f}, "
                 "are too few for an interval"
             )
-            return Interval(0.0, 1.0, confidence, "none", few)
-        error = math.sqrt(max(self.jackknife * self.stretch, variance))
-        return replace(
-            logit(self.value, error, confidence, self.freedom, self.skewness),
-            method=JACKKNIFE,
-            assumption=DEPENDENT,
-            effective=self.value * (1 - self.value) / variance if variance > 0 else None,
-        )
+            return Interval(0.0, 1.0, lacking=few)
+        error = math.sqrt(max(self.jackknife * self.stretch, variance)) / (value * (1 - value))
+        quantile = float(scipy.special.stdtrit(self.freedom, 0.975))
+        moved = self.skewness * (2 * quantile**2 + 1) / 6
+        reach = error * np.array([-max(quantile - moved, 0.0), max(quantile + moved, 0.0)])
+        low, high = scipy.special.expit(scipy.special.logit(value) + reach).tolist()
+        effective = value * (1 - value) / variance if variance > 0 else None
+        # Rounding must not move the rate out of an interval without width.
+        return Interval(min(low, value), max(high, value), effective)
 
     @property
     def trials(self) -> float:
         """Independent trials that these comparisons stand for if no event tells of a spread."""
         return max(1.0, self.effective_subjects / 2)
-
-    def _bound(self, confidence: float) -> Bound:
-        limit = 1 - (1 - confidence) ** (1 / self.trials)
-        none = self.value == 0
-        return Bound(
-            low=0.0 if none else 1 - limit,
-            high=limit if none else 1.0,
-            confidence=confidence,
-            method=f"bound from {self.trials:,.0f} disjoint subjects or pairs of them",
-            assumption=f"{DEPENDENT}; {'no' if none else 'every'} comparison is an event",
-            effective=self.trials,
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -406,17 +398,16 @@ class ClusteredShare(ClusteredFigure):
         """Independent trials that these comparisons stand for if no event tells of a spread."""
         return max(1.0, self.effective_subjects / (2 if self.crossing else 1))
 
-    def interval(self, confidence: float = 0.95) -> Interval:
+    def interval(self) -> Interval:
         """Return the interval of the share; a `Bound` where no comparison or every one is an event.
 
         Where every comparison is of a subject of its own, it is Wilson's.
         """
         if not self.crossing and self.subjects == self.comparisons:
-            found = wilson(self.events, self.comparisons, confidence)
-            return replace(found, effective=float(self.comparisons))
-        found = super().interval(confidence)
+            return replace(wilson(self.events, self.comparisons), effective=self.comparisons)
+        found = super().interval()
         if isinstance(found, Bound):
-            rule = min(1.0, -math.log1p(-confidence) / self.comparisons)
+            rule = min(1.0, -math.log(0.05) / self.comparisons)
             return replace(found, if_independent=rule if not self.events else 1 - rule)
         return found
 
@@ -486,5 +477,4 @@ def paired_difference(
             scipy.special.stdtrit(terms[1][1], (1 + confidence) / 2)
         )
     ends = min(centre - margin, mean - inside), max(centre + margin, mean + inside)
-    method = JACKKNIFE if left_out.size > 1 else "t over seeds"
-    return Interval(*ends, confidence, method, DEPENDENT)
+    return Interval(*ends)

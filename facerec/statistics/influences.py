@@ -21,7 +21,7 @@ from facerec.statistics.clustered import (
     sum_by_subject,
 )
 from facerec.statistics.curves import roc_from_sorted
-from facerec.statistics.intervals import INDEPENDENT, Interval
+from facerec.statistics.intervals import Interval
 from facerec.statistics.operating_points import OperatingPoint
 from facerec.statistics.rates import sort_scores
 
@@ -60,7 +60,7 @@ class ScoredComparisons:
         same: NDArray[np.bool_],
         subjects: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None,
     ) -> None:
-        self.scores, self.same, self.known = scores, same, subjects is not None
+        self.scores, self.same = scores, same
         self.first, self.second = subjects or (np.arange(scores.size),) * 2
         self.mated, self.non_mated = sort_scores(scores[same], scores[~same])
         self.roc = roc_from_sorted(self.mated, self.non_mated)
@@ -77,7 +77,7 @@ class ScoredComparisons:
 
     def interval(self, influence: Influence) -> Interval:
         """Return the 95 % interval of a figure."""
-        return self._said(self.figure(influence).interval())
+        return self.figure(influence).interval()
 
     def share(
         self, events: NDArray[np.bool_], among: NDArray[np.bool_], alike: bool = False
@@ -85,9 +85,6 @@ class ScoredComparisons:
         """Return the share of events among some comparisons; ``alike`` is that of `from_pairs`."""
         units = self.first[among], self.second[among]
         return ClusteredShare.from_pairs(events[among], *units, alike=alike)
-
-    def _said(self, interval: Interval) -> Interval:
-        return interval if self.known else replace(interval, assumption=INDEPENDENT)
 
     def mean(self, values: NDArray) -> Influence:
         """Return the mean of a value per comparison, such as 1 for a right decision."""
@@ -158,8 +155,8 @@ class ScoredComparisons:
         accepted = self.scores >= point.threshold
         share = self.share(accepted, self.same, alike)
         own = share.interval()
-        if not 0 < point.true_accepts < point.mated or own.method == "none":
-            return self._said(own)
+        if not 0 < point.true_accepts < point.mated or own.lacking:
+            return own
         fpr = self.share(accepted, ~self.same).interval()
         roc = self.roc
         steps = np.append(0, np.flatnonzero(np.diff(roc.false_accepts)) + 1)
@@ -179,7 +176,7 @@ class ScoredComparisons:
             ends = _logit(np.clip([limit, moved], least, 1 - least))
             limits.append(math.hypot(*(ends - centre)))
         low, high = expit([centre - limits[0], centre + limits[1]])
-        return self._said(replace(own, low=float(low), high=float(high)))
+        return replace(own, low=float(low), high=float(high))
 
     def _reached(self, alike: bool) -> Array:
         """Return the TPR at which so many mated comparisons are accepted, ``(P + 1,)``."""
@@ -195,7 +192,7 @@ class ScoredComparisons:
         the threshold found; the upper one is +inf where no different pair scores so high.
         """
         fpr = self.share(self.scores >= point.threshold, ~self.same).interval()
-        if fpr.method == "none" or math.isnan(point.threshold):
+        if fpr.lacking or math.isnan(point.threshold):
             return None
         descending = self.non_mated[::-1]
         low, high = (
@@ -206,7 +203,7 @@ class ScoredComparisons:
             )
         )
         limits = min(low, point.threshold), max(high, point.threshold)
-        return self._said(replace(fpr, low=limits[0], high=limits[1]))
+        return replace(fpr, low=limits[0], high=limits[1])
 
     def _rates(self, accepted: NDArray[np.bool_], of_tpr: float, of_fpr: float) -> Array:
         """Return the influences of a weighted sum of TPR and FPR at one threshold."""

@@ -9,20 +9,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-INDEPENDENT = "assuming independent comparisons"
-
 
 @dataclass(frozen=True)
 class Interval:
-    """A confidence interval, with what it rests on."""
+    """A confidence interval, of 95 % unless something else is said."""
 
     low: float
     high: float
-    confidence: float = 0.95
-    method: str = "Wilson"
-    assumption: str = INDEPENDENT
     effective: float | None = None
     """Effective number of comparisons, where the interval rests on one."""
+    lacking: str = ""
+    """Why it tells nothing and is the whole range, such as too few subjects; else empty."""
 
 
 @dataclass(frozen=True)
@@ -61,36 +58,4 @@ def wilson(successes: float, trials: float, confidence: float = 0.95) -> Interva
     # At the ends the formula gives exactly 0 or 1 but for rounding.
     low = 0.0 if successes == 0 else max(0.0, (centre - margin) / scale)
     high = 1.0 if successes == trials else min(1.0, (centre + margin) / scale)
-    return Interval(low, high, confidence, "Wilson")
-
-
-def logit(
-    rate: float,
-    standard_error: float,
-    confidence: float = 0.95,
-    freedom: float = math.inf,
-    skewness: float = 0.0,
-) -> Interval:
-    """Return an interval on the scale of log(rate / (1 − rate)) (Agresti, 2013, 3.1).
-
-    A rate near 0 that was estimated too low has too small a standard error as well; on this scale
-    the two make up for each other. Where sums remain skewed on it, both quantiles are moved as
-    Johnson does (JASA 73, 1978); else it is symmetric.
-
-    Args:
-        rate: between 0 and 1, neither included.
-        standard_error: of the rate.
-        confidence: coverage, between 0 and 1.
-        freedom: degrees of freedom of Student's t, whose quantile is taken.
-        skewness: of the sum whose error that is.
-    """
-    from scipy.special import expit, ndtri, stdtrit
-
-    tail = (1 + confidence) / 2
-    quantile = float(ndtri(tail) if math.isinf(freedom) else stdtrit(freedom, tail))
-    centre, moved = math.log(rate / (1 - rate)), skewness * (2 * quantile**2 + 1) / 6
-    error = standard_error / (rate * (1 - rate))
-    below, above = (max(quantile + sign * moved, 0.0) * error for sign in (-1, 1))
-    low, high = float(expit(centre - below)), float(expit(centre + above))
-    # Rounding must not move the rate out of an interval without width.
-    return Interval(min(low, rate), max(high, rate), confidence, "logit")
+    return Interval(low, high)

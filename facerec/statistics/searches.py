@@ -20,8 +20,6 @@ from facerec.statistics.intervals import Interval
 NOBODY = -1
 """In place of an entry: none of them alone causes the event."""
 
-SEARCHES = "searches that share a subject, as probe or in the gallery, are dependent"
-
 
 def search_share(
     events: ArrayLike,
@@ -60,30 +58,25 @@ def search_share(
     )
 
 
-def ratio_interval(
-    share: ClusteredShare, reference: ClusteredShare, confidence: float = 0.95
-) -> Interval:
-    """Return the interval of the ratio of two shares, symmetric in its logarithm.
+def ratio_interval(share: ClusteredShare, reference: ClusteredShare) -> Interval:
+    """Return the 95 % interval of the ratio of two shares, symmetric in its logarithm.
 
     It allows for subjects that both shares depend on, such as a gallery searched by two groups.
 
     Args:
         share: the numerator, with events.
         reference: the denominator, with events; of the same numbering of subjects.
-        confidence: coverage, between 0 and 1.
     """
     sides = share, reference
     variance = sum(one.variance / one.value**2 for one in sides)
     if math.isinf(variance):
         few = "too few subjects on one side for an interval"
-        return Interval(0.0, math.inf, confidence, "none", few)
+        return Interval(0.0, math.inf, lacking=few)
     shared = float(share.changes @ reference.changes) / (share.value * reference.value)
     # An estimated covariance is noisy: it may not take more than either side has.
     most = min(one.jackknife / one.value**2 for one in sides)
     variance -= 2 * min(max(shared, 0.0), most)
     centre = math.log(share.value / reference.value)
     freedom = min(one.freedom for one in sides)
-    margin = float(stdtrit(freedom, (1 + confidence) / 2)) * math.sqrt(max(variance, 0.0))
-    return Interval(
-        math.exp(centre - margin), math.exp(centre + margin), confidence, "log ratio", SEARCHES
-    )
+    margin = float(stdtrit(freedom, 0.975)) * math.sqrt(max(variance, 0.0))
+    return Interval(math.exp(centre - margin), math.exp(centre + margin))

@@ -16,11 +16,11 @@ from scipy.sparse.csgraph import connected_components
 
 from facerec.base.errors import PackError
 from facerec.base.files import sha256
+from facerec.embedding.align import Aligner
 from facerec.records.images import ImageSource, PackImages, text_array
 from facerec.records.packs import is_bcolz, read_pack
 from facerec.report.words import counted
 from facerec.statistics.influences import ScoredComparisons
-from facerec.statistics.intervals import INDEPENDENT
 from facerec.statistics.kfold import fold_indices
 
 SUFFIXES = (".bin", ".npz")
@@ -33,7 +33,7 @@ INFERRED = "same pairs"
 def dependence(subjects: int | None, origin: str | None = None) -> str:
     """Say what intervals rest on where pairs are of so many subjects, known from an ``origin``."""
     if subjects is None:
-        return f"{INDEPENDENT}; subjects are unknown"
+        return "assuming independent comparisons; subjects are unknown"
     known = "" if origin is None else f" (known from {origin})"
     return f"pairs that share one of {subjects:,} subjects{known} are dependent"
 
@@ -122,13 +122,17 @@ class Bench:
     name: str
     images: ImageSource
     pairs: Pairs
-    """Items are the images, in their order."""
+    """Items are the images in their order, or templates of them."""
     subjects_from: str | None = None
     """How subjects are known: "the list", "image names", "same pairs"; None if they are not."""
     notes: tuple[str, ...] = ()
     """What a reader must know, one sentence each."""
     source: Mapping[str, Any] = field(default_factory=dict)
     """Files with their SHA-256, and the format, as JSON types."""
+
+    def aligner(self) -> Aligner | None:
+        """Return what crops faces by points that come with the bench; None without any."""
+        return None
 
 
 def pack_bench(path: str | Path) -> Bench:

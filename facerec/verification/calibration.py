@@ -37,7 +37,7 @@ from facerec.statistics.calibration import (
     cost_of,
 )
 from facerec.statistics.calibration_checks import shift, shift_p_value
-from facerec.statistics.clustered import DEPENDENT, JACKKNIFE, MIN_EFFECTIVE, ClusteredFigure
+from facerec.statistics.clustered import MIN_EFFECTIVE, ClusteredFigure
 from facerec.statistics.costs import min_cllr
 from facerec.statistics.curves import RocCurve
 from facerec.statistics.intervals import Interval
@@ -83,7 +83,8 @@ def calibrate_model(
         network: the model; without it nothing tells which pictures it knows as faces.
         sample: some of the faces, uint8 RGB ``(n, H, W, 3)``, see `fit_face_score`.
         fpr: targets whose thresholds are found; those that the images do not carry are left out.
-        groups: see `calibrate`.
+        groups: of the images, ``(N,)``, empty where none is recorded; those of fewer than
+            `SMALLEST_GROUP` subjects, or without a mated pair, are left out.
         progress: see `facerec.base.progress.Progress`.
 
     Raises:
@@ -103,15 +104,27 @@ def calibrate_model(
         subjects = np.where(faces.far(embeddings.vectors), "", subjects)
         rows = known_rows(embeddings, subjects)
     vectors, names = embeddings.vectors[rows], subjects[rows]
-    higher = auc(source, vectors, names)
-    worth = None
+    counts, worth = count_scores(vectors, names), None
+    higher = _auc(source, counts)
     try:
-        worth = calibrate(embeddings, subjects, source, groups=groups, progress=progress)
+        ratio, costs = _fit(source, counts, vectors, names, progress)
     except MetricError:
         if higher < SEPARATE:
             raise
         # So well do they part that no score is seen of both kinds often enough.
+    else:
+        of_group = np.full(len(names), "") if groups is None else groups[rows]
+        worth = ScoreCalibration(
+            model={name: about.get(name) for name in ("name", "sha256", "preprocessing")},
+            flip=flip,
+            source=source,
+            ratio=ratio,
+            cllr=costs[0],
+            least_cllr=costs[1],
+            groups=_compare_groups(ratio, _within(vectors, names, of_group)),
+        )
     found = score_all_pairs(vectors, names, fpr=fpr, progress=progress)
+    points = (table.estimate() for table in found.tables)
     across, down = about.get("shift") or (0, 0)
     return ModelCalibration(
         sha256=about["sha256"],
@@ -120,24 +133,19 @@ def calibrate_model(
         flip=flip,
         align=embeddings.note.get("align"),
         source=source,
-        thresholds=tuple(stored_thresholds(found.estimates(), source, flip)),
+        thresholds=tuple(stored_thresholds(points, source, flip)),
         faces=faces,
         ratio=worth,
     )
 
 
-def auc(source: str, vectors: NDArray[np.floating], subjects: NDArray[np.str_]) -> float:
+def _auc(source: str, counts: ScoreCounts) -> float:
     """Return how often a mated pair of images scores higher than a non-mated one.
-
-    Args:
-        source: of the images, for messages.
-        vectors: raw embeddings, ``(N, D)``.
-        subjects: of the images, ``(N,)``.
 
     Raises:
         MetricError: non-mated pairs score higher.
     """
-    mated, others = count_scores(vectors, subjects).totals
+    mated, others = counts.totals
     above = 1 - (np.cumsum(mated) - mated / 2) / mated.sum()
     higher = float(above @ others) / others.sum()
     if higher < 0.5:
@@ -159,35 +167,21 @@ def known_rows(embeddings: Embeddings, subjects: NDArray[np.str_]) -> NDArray[np
     return known[draw_images(subjects[known])]
 
 
-def calibrate(
-    embeddings: Embeddings,
-    subjects: NDArray[np.str_],
+def _fit(
     source: str,
-    *,
-    groups: NDArray[np.str_] | None = None,
-    progress: Progress | None = None,
-) -> ScoreCalibration:
-    """Return the calibration of a model from all pairs of some people's images.
-
-    At most `MOST_IMAGES` images of `MOST_SUBJECTS` subjects are compared.
-
-    Args:
-        embeddings: of a model that its note names.
-        subjects: of the images, ``(N,)``; an image of nobody knows whom, empty, is left out.
-        source: file or bench that the images come from.
-        groups: of the images, ``(N,)``, empty where none is recorded; those of fewer than
-            `SMALLEST_GROUP` subjects, or without a mated pair, are left out.
-        progress: see `facerec.base.progress.Progress`.
+    counts: ScoreCounts,
+    vectors: NDArray[np.floating],
+    subjects: NDArray[np.str_],
+    progress: Progress | None,
+) -> tuple[LikelihoodRatio, tuple[float, float]]:
+    """Return the ratio that the scores of some images tell, and its costs as `cross_validate` does.
 
     Raises:
-        MetricError: too few subjects, or scores that do not overlap.
+        MetricError: too few subjects, or scores that do not overlap or do not separate.
     """
-    rows = known_rows(embeddings, subjects)
-    vectors, names = embeddings.vectors[rows], subjects[rows]
-    counts = count_scores(vectors, names)
     try:
         found = LikelihoodRatio.fit(counts)
-        costs = cross_validate(vectors, names, progress=progress)
+        costs = cross_validate(vectors, subjects, progress=progress)
     except np.linalg.LinAlgError as error:
         raise MetricError(
             f"{source}: mated and non-mated scores hardly overlap, so that no likelihood ratio can "
@@ -195,31 +189,28 @@ def calibrate(
         ) from error
     if found.effective < MIN_EFFECTIVE:
         raise MetricError(
-            f"{found.subjects:,} people, effectively {found.effective:.1f}, are too few for the "
-            "interval of a likelihood ratio; calibrate on more people"
+            f"{source}: {found.subjects:,} people, effectively {found.effective:.1f}, are too few "
+            "for the interval of a likelihood ratio; calibrate on more people"
         )
     if costs[0] >= 1:  # bits; what it costs to say nothing
         raise MetricError(
-            "mated and non-mated scores do not separate, so that no score says anything; check "
-            "the model, and who is on the images"
+            f"{source}: mated and non-mated scores do not separate, so that no score says "
+            "anything; check the model, and who is on the images"
         )
+    return found, costs
+
+
+def _within(
+    vectors: NDArray[np.floating], subjects: NDArray[np.str_], groups: NDArray[np.str_]
+) -> dict[str, ScoreCounts]:
+    """Count the scores between images of each group that has enough subjects and a mated pair."""
     counted = {}
-    of_group = np.full(len(names), "") if groups is None else groups[rows]
-    for name in np.unique(of_group[of_group != ""]).tolist():
-        inside = of_group == name
-        people, images = np.unique(names[inside], return_counts=True)
+    for name in np.unique(groups[groups != ""]).tolist():
+        inside = groups == name
+        people, images = np.unique(subjects[inside], return_counts=True)
         if len(people) >= SMALLEST_GROUP and images.max() > 1:
-            counted[name] = count_scores(vectors[inside], names[inside])
-    model = embeddings.note.get("model") or {}
-    return ScoreCalibration(
-        model={name: model.get(name) for name in ("name", "sha256", "preprocessing")},
-        flip=bool(embeddings.flip),
-        source=source,
-        ratio=found,
-        cllr=costs[0],
-        least_cllr=costs[1],
-        groups=_compare_groups(found, counted),
-    )
+            counted[name] = count_scores(vectors[inside], subjects[inside])
+    return counted
 
 
 def _compare_groups(
@@ -343,7 +334,7 @@ def judge(
         for row in rows:
             for name, what in (("cllr", "Cllr, bits"), ("too_high", "ratios too high by")):
                 low, high = row[f"{name}_interval"]
-                limits = Interval(low, high, 0.95, JACKKNIFE, DEPENDENT)
+                limits = Interval(low, high)
                 unit: Unit = "bits" if name == "cllr" else "times"
                 metrics[f"{what}: {row['group']}"] = Estimate(row[name], limits, unit=unit)
         judged.append(differing(rows, groups))

@@ -47,7 +47,7 @@ def compare(first: VerificationResult, second: VerificationResult) -> PairedComp
     (scored, number), (changed, _) = (
         kept.comparisons(result.scores[valid]) for result in (first, second)
     )
-    one, other = (_figures(side, folds, targets) for side in (scored, changed))
+    one, other = (figures_of(side, folds, targets) for side in (scored, changed))
     rows = []
     bench = f"A: {first.title}; B: {second.title}"
     for (name, target), (a, influence, reliable) in one.items():
@@ -78,7 +78,7 @@ def compare(first: VerificationResult, second: VerificationResult) -> PairedComp
     )
 
 
-def _figures(
+def figures_of(
     scored: ScoredComparisons, folds: NDArray[np.int64] | None, targets: Sequence[str]
 ) -> dict[tuple[str, str], tuple[Estimate, Influence | None, bool]]:
     """Return accuracy, TPR at every target, AUC and EER, their influences, and whether reliable."""

@@ -108,9 +108,9 @@ def evaluate(
             )
         folds, right = held_out(scored, kept.folds)
         around = (
-            scored.interval(scored.mean(right))
-            if scored.known
-            else wilson(int(right.sum()), right.size)
+            wilson(int(right.sum()), right.size)
+            if subjects is None
+            else scored.interval(scored.mean(right))
         )
         accuracy = _over_folds(folds, around)
     auc, eer = scored.auc(), scored.eer()
@@ -377,7 +377,7 @@ def mean_interval(values: NDArray[np.floating], clusters: NDArray[np.integer]) -
     _, cluster = np.unique(clusters, return_inverse=True)
     sums = np.bincount(cluster, values - mean)
     if sums.size < 2:
-        return Interval(math.nan, math.nan, method="normal")
+        return Interval(math.nan, math.nan)
     error = np.sqrt((sums @ sums) * sums.size / (sums.size - 1)) / values.size
     margin = float(stdtrit(sums.size - 1, 0.975) * error)
-    return Interval(mean - margin, mean + margin, method="t over clusters", assumption="")
+    return Interval(mean - margin, mean + margin)

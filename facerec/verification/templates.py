@@ -7,9 +7,8 @@ the way of all pairs (`facerec.verification.evaluation`), 1:N searches through
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,8 +16,7 @@ from scipy.sparse import csr_array
 
 from facerec.cosines.unit_rows import real_matrix, row_norms
 from facerec.embedding.align import Aligner, KnownPoints
-from facerec.records.images import ImageSource
-from facerec.verification.bench import Pairs
+from facerec.verification.bench import Bench
 
 NOBODY = -1
 """Subject of a gallery template that is nobody's mate, such as a distractor."""
@@ -38,12 +36,13 @@ class SearchSet:
     """Subject of each, ``(k,)``, as numbers that all sets of a bench share; or `NOBODY`."""
 
 
-@dataclass(frozen=True, eq=False)
-class TemplateBench:
-    """A protocol over T templates of m images, listed in r (template, image) rows."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TemplateBench(Bench):
+    """A protocol over T templates of m images, listed in r (template, image) rows.
 
-    name: str
-    images: ImageSource
+    Items of its pairs are the templates; it has none where there are no comparisons of 1:1.
+    """
+
     image_rows: NDArray[np.int64]
     """Place among the images, ``(r,)``; an image may be in several templates."""
     template_rows: NDArray[np.int64]
@@ -56,18 +55,10 @@ class TemplateBench:
     """Five points (x, y) of every image in its pixels, ``(m, 5, 2)``."""
     detector_scores: NDArray[np.float32] | None = None
     """Confidence of the face detector, ``(m,)``."""
-    pairs: Pairs | None = None
-    """Comparisons of 1:1; items are the templates. None for a protocol that has none."""
-    subjects_from: str | None = None
-    """How the subjects of `pairs` are known: "the list" or "same pairs"."""
     probes: SearchSet | None = None
     """Searches of 1:N; None where their lists are not there."""
     galleries: tuple[SearchSet, ...] = ()
     """Each is searched with all probes; figures are averaged over them."""
-    notes: tuple[str, ...] = ()
-    """What a reader must know, one sentence each."""
-    source: Mapping[str, Any] = field(default_factory=dict)
-    """Format, and files with their SHA-256, as JSON types."""
 
     def aligner(self) -> Aligner | None:
         """Return what crops faces by the points of the bench; None if it has none."""

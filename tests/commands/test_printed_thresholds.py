@@ -14,7 +14,7 @@ from helpers.html_page import Page
 from helpers.toy_files import read_table
 from numpy.typing import NDArray
 
-from facerec.commands import all_pairs, audit_scores, enroll, verify_scores
+from facerec.commands import audit_scores, enroll, verify_scores
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import write_embeddings
 
@@ -135,29 +135,6 @@ def write(path: Path, vectors: NDArray[np.float32], person: NDArray[np.int64], m
     subjects = np.array([f"{mark}{who}" for who in person])
     note = {"model": {"name": "toy", "sha256": "ab" * 32, "preprocessing": None}}
     write_embeddings(path, Embeddings(vectors, norms, True, ids, subjects, {}, note))
-
-
-def test_all_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    vectors, person = quantised()
-    write(tmp_path / "e.npz", vectors, person, "p")
-    file = tmp_path / "all.json"
-    given = "--threshold", "0.7", "--json", str(file)
-    all_pairs.main(["--embeddings", str(tmp_path / "e.npz"), *FPR, *given])
-    first, second = np.triu_indices(len(person), 1)
-    scores = np.einsum("ij,ij->i", vectors[first], vectors[second]).astype(np.float64) / 64
-    same = person[first] == person[second]
-    out = capsys.readouterr().out
-    found = json.loads(file.read_text())
-    assert "FMR@threshold 0.7 " in out
-    said = [float(text) for text in re.findall(rf"threshold \S+ +{NUMBER}", out)]
-    rows = {(row["figure"], row["target"]): row for row in found["rows"]}
-    for target in TARGETS:
-        threshold = rows["threshold", target]["value"]
-        assert threshold in said
-        accepted, false = scores >= threshold, rows["realised FPR", target]["numerator"]
-        assert np.count_nonzero(accepted & ~same) == false
-        assert np.count_nonzero(accepted & same) == rows["TPR@FPR", target]["numerator"]
-        assert false <= float(target) * np.count_nonzero(~same)
 
 
 def test_gallery(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

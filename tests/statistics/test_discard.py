@@ -9,7 +9,6 @@ from helpers.drawn_scores import few
 from hypothesis import given
 from hypothesis import strategies as st
 
-from facerec.base.errors import MetricError
 from facerec.statistics.discard import error_versus_discard
 
 comparisons = st.lists(st.tuples(st.booleans(), st.integers(0, 5)), min_size=1, max_size=30)
@@ -46,16 +45,3 @@ def test_equals_counting_anew(pairs: list[tuple[bool, int]], limit: str) -> None
         assert np.count_nonzero(~(np.array(quality) >= cut)) == discarded
     expected = float(naive_area(points, len(pairs), Fraction(limit)))
     assert curve.area(limit) == pytest.approx(expected, abs=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("errors", "quality", "sentence"),
-    [
-        ([], [], "there are no qualities of comparisons"),
-        ([True], [np.nan], "1 of 1 qualities of comparisons are NaN, the first at index 0"),
-    ],
-)
-def test_bad_input(errors: list, quality: list, sentence: str) -> None:
-    with pytest.raises(MetricError) as error:
-        error_versus_discard(errors, quality)
-    assert sentence in str(error.value)

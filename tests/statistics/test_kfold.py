@@ -9,12 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.model_selection import KFold
 
-from facerec.statistics.kfold import (
-    check_folds,
-    fold_indices,
-    insightface_accuracy,
-    kfold_accuracy,
-)
+from facerec.statistics.kfold import check_folds, fold_indices, insightface_accuracy, kfold_accuracy
 
 
 def naive_kfold(
@@ -62,14 +57,6 @@ def test_equals_brute_force(
     assert result.std == pytest.approx(np.std(accuracies))
     assert (result.pairs, result.folds) == (len(pairs), count)
     assert result.correct == round(sum(np.array(accuracies) * np.bincount(folds)))
-
-
-@pytest.mark.parametrize(("pairs", "folds"), [(6000, 10), (203, 10), (17, 4), (10, 10)])
-def test_folds_are_contiguous_as_scikit_learn_cuts_them(pairs: int, folds: int) -> None:
-    expected = np.empty(pairs, int)
-    for fold, (_, test) in enumerate(KFold(folds).split(np.zeros(pairs))):
-        expected[test] = fold
-    np.testing.assert_array_equal(fold_indices(pairs, folds), expected)
 
 
 def naive_insightface(first: np.ndarray, second: np.ndarray, same: np.ndarray) -> list[float]:

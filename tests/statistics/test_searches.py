@@ -6,11 +6,7 @@ import numpy as np
 import pytest
 
 from facerec.statistics.clustered import ClusteredShare
-from facerec.statistics.searches import (
-    NOBODY,
-    ratio_interval,
-    search_share,
-)
+from facerec.statistics.searches import NOBODY, ratio_interval, search_share
 
 
 def draw(

@@ -71,14 +71,9 @@ def test_cosines_equal_a_plain_loop(dtype: type, pairs: int) -> None:
     scores = score_rows(matrix)
     assert scores.dtype == np.float32
     np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-7)
-
-
-def test_zero_and_broken_embeddings_have_no_score() -> None:
-    good = [1.0, 2.0]
-    rows = [good, [0, 0], [np.nan, 1], good, [np.inf, 1], good, good, good]
-    scores = score_rows(np.array(rows))
-    assert np.isnan(scores).tolist() == [True, True, True, False]
-    assert scores[3] == 1.0
+    for broken in (0, np.nan, np.inf):
+        matrix[1] = broken
+        assert np.isnan(score_rows(matrix)[0])
 
 
 # --- figures ----------------------------------------------------------------------------------
@@ -333,7 +328,7 @@ def test_image_that_does_not_decode_is_counted_and_listed(
     tmp_path: Path, path: Path, bench: Bench
 ) -> None:
     pack = read_pack(path)
-    images = list(pack.images[:160])
+    images = list(pack.images)
     images[9] = images[9][:300]  # cut, in pair 4
     write_pack(tmp_path / "cut.npz", images, pack.issame.tolist())
     cut = pack_bench(tmp_path / "cut.npz")

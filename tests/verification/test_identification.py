@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 from helpers.examples import examples
+from helpers.toy_packs import toy_pairs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -17,12 +18,8 @@ from numpy.typing import NDArray
 from facerec.base.errors import MetricError
 from facerec.cosines import nearest_entries, search_gallery, searches
 from facerec.records.images import MemoryImages
-from facerec.statistics.identification import Searches
 from facerec.verification import templates
-from facerec.verification.identification import (
-    IdentificationResult,
-    identify,
-)
+from facerec.verification.identification import IdentificationResult, identify
 from facerec.verification.templates import SearchSet, TemplateBench, template_vectors
 
 # Vectors of templates.
@@ -41,6 +38,7 @@ def make_bench(
     return TemplateBench(
         name="toy",
         images=MemoryImages("toy", names, [b""] * images),
+        pairs=toy_pairs(np.zeros(0, bool)),
         image_rows=np.array(image, np.int64),
         template_rows=np.array(template, np.int64),
         media_rows=np.array(media, np.int64),
@@ -106,56 +104,17 @@ def test_vectors_as_in_naive_loops(
 # Searches.
 
 
-def naive_search(
-    probes: NDArray[np.floating],
-    probe_subjects: NDArray[np.int64],
-    gallery: NDArray[np.floating],
-    gallery_subjects: NDArray[np.int64],
-) -> list[list[float]]:
-    """Return the best other score, the mate's score and its rank, entry by entry."""
-    result = []
-    for probe, subject in zip(probes.astype(float), probe_subjects, strict=True):
-        mates, others = [], []
-        for entry, person in zip(gallery.astype(float), gallery_subjects, strict=True):
-            product = np.linalg.norm(probe) * np.linalg.norm(entry)
-            score = -np.inf
-            if product > 0:
-                score = round(float(probe @ entry / product) * 2**24) / 2**24
-            (mates if person == subject and person >= 0 else others).append(score)
-        other = max(others, default=-np.inf)
-        mate = max(mates, default=np.nan)
-        result.append([other, mate, 1 + sum(s >= mate for s in others) if mates else 0])
-    return result
-
-
-def as_rows(found: Searches) -> NDArray[np.float64]:
-    return np.stack([found.best_other, found.mate, found.rank], axis=1).astype(np.float64)
-
-
-def check_nearest(
-    probes: NDArray[np.floating],
-    mine: NDArray[np.int64],
-    gallery: NDArray[np.floating],
-    theirs: NDArray[np.int64],
-) -> None:
-    """Compare the two best entries of every probe with all scores, entry by entry."""
-    found = nearest_entries(probes, mine, gallery, theirs)
-    for row, subject in enumerate(mine):
-        alone = [
-            naive_search(probes[[row]], np.array([-9]), gallery[[entry]], np.array([-8]))[0][0]
-            for entry in range(len(gallery))
-        ]
-        mate = (theirs == subject) & (theirs >= 0)
-        others = sorted((alone[entry] for entry in np.flatnonzero(~mate)), reverse=True)
-        best, second = [*others, -np.inf, -np.inf][:2]
-        mates = [alone[entry] for entry in np.flatnonzero(mate)]
-        assert found.scores[row].tolist() == [best, second]
-        assert found.mate[row] == max(mates, default=-np.inf)
-        entry = found.entries[row, 0]
-        if best > -np.inf:
-            assert not mate[entry] and alone[entry] == best
-        else:
-            assert entry == -1
+def naive_scores(
+    probes: NDArray[np.floating], gallery: NDArray[np.floating]
+) -> NDArray[np.float64]:
+    """Return the cosine of every probe with every entry, −inf where there is none."""
+    scores = np.full((len(probes), len(gallery)), -np.inf)
+    for place in np.ndindex(scores.shape):
+        probe, entry = probes[place[0]].astype(float), gallery[place[1]].astype(float)
+        product = np.linalg.norm(probe) * np.linalg.norm(entry)
+        if product > 0:
+            scores[place] = round(float(probe @ entry / product) * 2**24) / 2**24
+    return scores
 
 
 # Few small whole numbers give many equal cosines, zero vectors and NaN among them.
@@ -175,9 +134,18 @@ def test_search_as_by_brute_force(data: st.DataObject, size: int, others: int, t
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(searches, "SHAPE", (tile, tile))
         found = search_gallery(probes, mine, gallery, theirs, others)
-        check_nearest(probes, mine, gallery, theirs)
-    expected = naive_search(probes, mine, gallery, theirs)
-    np.testing.assert_array_equal(as_rows(found), np.reshape(expected, (size, 3)))
+        nearest = nearest_entries(probes, mine, gallery, theirs)
+    for row, scores in enumerate(naive_scores(probes, gallery)):
+        mate = (theirs == mine[row]) & (theirs >= 0)
+        best, second = [*sorted(scores[~mate], reverse=True), -np.inf, -np.inf][:2]
+        own = max(scores[mate], default=np.nan)
+        rank = 1 + np.count_nonzero(scores[~mate] >= own) if mate.any() else 0
+        line = found.best_other[row], found.mate[row], found.rank[row]
+        np.testing.assert_array_equal(line, (best, own, rank))
+        assert nearest.scores[row].tolist() == [best, second]
+        assert nearest.mate[row] == max(scores[mate], default=-np.inf)
+        entry = nearest.entries[row, 0]
+        assert entry == -1 if best == -np.inf else not mate[entry] and scores[entry] == best
 
 
 def by_key(result: IdentificationResult) -> dict[tuple[str, str, str], dict[str, Any]]:

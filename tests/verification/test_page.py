@@ -54,11 +54,6 @@ def report(results: dict[str, VerificationResult], tmp_path_factory: TempPathFac
 
 
 @pytest.fixture
-def small() -> dict[str, VerificationResult]:
-    return {"x": make_result(60)}
-
-
-@pytest.fixture
 def quick(monkeypatch: MonkeyPatch) -> None:
     """Write figures without drawing them, where they do not matter."""
     monkeypatch.setattr(plotting, "draw", lambda figure, kind: kind.encode())
@@ -171,17 +166,15 @@ def test_extreme_thresholds_and_scores(tmp_path: Path, quick: None) -> None:
 # --- the folder -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["figures/roc.pdf", "deep/er/file"])
-def test_foreign_files_are_never_removed(
-    tmp_path: Path, small: dict[str, VerificationResult], quick: None, name: str
-) -> None:
-    folder = tmp_path / "report"
-    write_report(folder, small)
-    (folder / name).parent.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_text("mine")
-    before = read_files(folder)
-    for attempt in (check_report_folder, lambda path: write_report(path, small)):
-        with pytest.raises(FacerecError) as error:
-            attempt(folder)
-        assert f"{folder}: it holds {name}, which is no part" in str(error.value)
-    assert read_files(folder) == before
+def test_foreign_files_are_never_removed(tmp_path: Path, quick: None) -> None:
+    results = {"x": make_result(60)}
+    folder = write_report(tmp_path / "report", results).parent
+    for name in ("figures/roc.pdf", "deep/er/file"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("mine")
+        before = read_files(folder)
+        for attempt in (check_report_folder, lambda path: write_report(path, results)):
+            with pytest.raises(FacerecError, match=f"{folder}: it holds {name}, which is no part"):
+                attempt(folder)
+        assert read_files(folder) == before
+        (folder / name).unlink()

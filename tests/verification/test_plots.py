@@ -6,18 +6,8 @@ from helpers.toy_results import make_result
 from matplotlib.axes import Axes
 from matplotlib.patches import StepPatch
 
-from facerec.verification import Pairs, VerificationResult, evaluate
+from facerec.verification import Pairs, evaluate
 from facerec.verification.plots import roc_plot, score_plot
-
-
-def make_scores(
-    positives: np.ndarray, negatives: np.ndarray, **flags: object
-) -> VerificationResult:
-    count = len(positives) + len(negatives)
-    rows = np.arange(count)
-    pairs = Pairs(2 * rows, 2 * rows + 1, rows < len(positives))
-    scores = np.concatenate([positives, negatives])
-    return evaluate(scores, pairs, name="scores", **flags)  # type: ignore[arg-type]
 
 
 def curves(axes: Axes) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -43,9 +33,10 @@ def test_curve_is_the_exact_step_function() -> None:
 
 
 def test_separated_scores_can_be_drawn() -> None:
-    result = make_scores(np.ones(20), np.full(20, -1.0))
-    perfect = {"perfect": result}
-    for drawn in (roc_plot(perfect), score_plot("perfect", result)):
+    rows = np.arange(40)
+    pairs = Pairs(2 * rows, 2 * rows + 1, rows < 20)
+    result = evaluate(np.where(pairs.issame, 1.0, -1.0), pairs, name="perfect")
+    for drawn in (roc_plot({"perfect": result}), score_plot("perfect", result)):
         drawn.draw_without_rendering()
         assert all(np.isfinite([*axes.get_xlim(), *axes.get_ylim()]).all() for axes in drawn.axes)
 

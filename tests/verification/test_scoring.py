@@ -59,16 +59,8 @@ class Dense:
         self.same = subjects[self.first] == subjects[self.second]
         self.subjects = subjects
 
-    @property
-    def mated_scores(self) -> NDArray[np.float32]:
-        return np.sort(self.scores[self.same])
-
-    @property
-    def impostor(self) -> NDArray[np.float32]:
-        return self.scores[~self.same]
-
     def check(self, found: AllPairs, targets: tuple[str, ...]) -> None:
-        mated_scores, impostor = self.mated_scores, self.impostor
+        mated_scores, impostor = np.sort(self.scores[self.same]), self.scores[~self.same]
         assert (found.mated, found.non_mated) == (mated_scores.size, impostor.size)
         expected = [tpr_at_fpr(mated_scores, impostor, target) for target in targets]
         same_points(found.points, expected, self.scores)

@@ -112,6 +112,7 @@ def read_tinyface(root: str | Path) -> TemplateBench:
         template_rows=rows,
         media_rows=rows,
         template_ids=images.ids,
+        pairs=Pairs(rows[:0], rows[:0], rows[:0] > 0),
         probes=SearchSet("probe", rows[:count], subjects[:count]),
         galleries=(SearchSet("gallery", rows[count:], subjects[count:]),),
         notes=tuple(walked.notes),

@@ -12,12 +12,7 @@ from facerec.base.defaults import ALL_PAIRS_TARGETS
 from facerec.base.devices import choose_device
 from facerec.base.progress import Progress
 from facerec.cosines.counts import Sample, count_mated, count_non_mated, float32_at_least
-from facerec.statistics.operating_points import (
-    OperatingPoint,
-    Rate,
-    allowed_accepts,
-    parse_rate,
-)
+from facerec.statistics.operating_points import Rate, allowed_accepts, parse_rate
 from facerec.verification.scoring.results import AllPairs, ErrorTable
 
 MOST_BY_PAIR = 2**28
@@ -88,17 +83,6 @@ def score_all_pairs(
         non_mated=sample.non_mated,
         subjects=sample.labels,
         images_per_subject=sample.images,
-        points=tuple(
-            OperatingPoint(
-                str(target),
-                table.threshold,
-                sample.mated - table.false_non_matches,
-                sample.mated,
-                table.false_matches,
-                sample.non_mated,
-            )
-            for target, table in zip(fpr, tables[len(given) :], strict=True)
-        ),
         tables=tables,
         mated_scores=scores,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,6 +42,20 @@ class ErrorTable:
     def false_non_matches(self) -> int:
         """Mated pairs below the threshold."""
         return int(self.missed.sum())
+
+    @property
+    def point(self) -> OperatingPoint:
+        """The operating point of the target that there is."""
+        images, mated = int(self.images.sum()), int(_mated(self.images).sum())
+        accepts = mated - self.false_non_matches, mated, self.false_matches
+        pairs = images * (images - 1) // 2
+        return OperatingPoint(str(self.target), self.threshold, *accepts, pairs - mated)
+
+    def estimate(self) -> TprEstimate:
+        """Return the operating point with the intervals of its rates."""
+        pairs, people = (_tpr(self.fnmr_share(alike)) for alike in (False, True))
+        found = TprEstimate.of(self.point, pairs.interval, self.fmr_share().interval())
+        return replace(found, alike=people)
 
     def fmr_share(self) -> ClusteredShare:
         """Return the FMR with what its interval needs."""
@@ -100,20 +113,15 @@ class AllPairs:
     """Label of each subject with a usable image, ``(G,)``, ascending."""
     images_per_subject: NDArray[np.int64]
     """Usable images of each subject, ``(G,)``."""
-    points: tuple[OperatingPoint, ...]
-    """At the FPR targets, in their order."""
     tables: tuple[ErrorTable, ...]
     """At the thresholds given, then at the operating points, in their order."""
     mated_scores: NDArray[np.float32]
     """All mated scores, ascending."""
 
-    def estimates(self) -> Iterator[TprEstimate]:
-        """Yield the operating points with the intervals of their rates."""
-        given = len(self.tables) - len(self.points)
-        for point, table in zip(self.points, self.tables[given:], strict=True):
-            pairs, people = (_tpr(table.fnmr_share(alike)) for alike in (False, True))
-            found = TprEstimate.of(point, pairs.interval, table.fmr_share().interval())
-            yield replace(found, alike=people)
+    @property
+    def points(self) -> tuple[OperatingPoint, ...]:
+        """Those at the FPR targets, in their order."""
+        return tuple(table.point for table in self.tables if table.target is not None)
 
 
 def _tpr(share: ClusteredShare) -> Estimate:

@@ -30,13 +30,13 @@ def all_pairs_rows(
     pairs" and the TPR each mated pair, unless the name says otherwise. Intervals allow for subjects
     that pairs share; thresholds are taken as known.
     """
-    given = len(result.tables) - len(result.points)
     rows: list[dict[str, object]] = []
-    for point, table in zip(result.estimates(), result.tables[given:], strict=True):
-        rows += (figure_row(*each, group=EVERYBODY) for each in point.figures())
-        if point.point.resolvable:
-            rows += _by_group(groups or {}, table, "FPR", point.point.target)
-    for table in result.tables[:given]:
+    for table in sorted(result.tables, key=lambda table: table.target is None):
+        if table.target is not None:
+            rows += (figure_row(*each, group=EVERYBODY) for each in table.estimate().figures())
+            if table.point.resolvable:
+                rows += _by_group(groups or {}, table, "FPR", table.target)
+            continue
         target = words.threshold(table.threshold)
         shares = {"FMR": table.fmr_share(), "FNMR": table.fnmr_share(alike=True)}
         for kind, share in {**shares, OF_PAIRS: table.fnmr_share()}.items():

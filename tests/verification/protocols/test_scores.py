@@ -14,9 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from facerec.base.errors import DatasetError
-from facerec.verification.protocols import (
-    read_scores,
-)
+from facerec.verification.protocols import read_scores
 
 
 def table(tmp_path: Path, text: str | bytes) -> Path:

@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 from scipy.io import savemat
 
 from facerec.base.errors import DatasetError
-from facerec.verification.identification import (
-    identify,
-)
+from facerec.verification.identification import identify
 from facerec.verification.protocols.template_lists import read_ijb, read_tinyface
 from facerec.verification.templates import template_vectors
 
@@ -158,7 +156,7 @@ def test_tinyface(tmp_path: Path) -> None:
         *(f"Gallery_Match/{name}.jpg" for name in ("9_1", "7_3", "7_2")),
         *("Gallery_Distractor/x1.JPG", "Gallery_Distractor/x2.jpg"),
     ]
-    assert bench.images.encoded(0) == b"probe" and bench.pairs is None
+    assert bench.images.encoded(0) == b"probe" and not len(bench.pairs)
     (gallery,) = bench.galleries
     assert bench.probes.templates.tolist() == bench.probes.subjects.tolist() == [0, 1]
     assert gallery.templates.tolist() == [2, 3, 4, 5, 6]

@@ -34,7 +34,7 @@ from facerec.base.files import (
 )
 from facerec.base.libraries import Library
 from facerec.base.progress import Progress
-from facerec.base.recipe import differences, to_dict
+from facerec.base.recipe import differences, digest, to_dict
 from facerec.comparison.batches import derived_seed
 from facerec.comparison.features import FeatureData, open_features
 from facerec.comparison.finals import (
@@ -52,7 +52,6 @@ from facerec.comparison.protocol import (
     UNTRAINED,
     Arm,
     Comparison,
-    digest,
 )
 from facerec.comparison.retrieval import clustering
 from facerec.comparison.search import Search, Trial, best_of, optuna

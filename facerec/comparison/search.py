@@ -22,7 +22,7 @@ import numpy as np
 from facerec.base.errors import ComparisonError, message_line
 from facerec.base.files import open_regular
 from facerec.base.libraries import Library
-from facerec.base.recipe import to_dict
+from facerec.base.recipe import digest, to_dict
 from facerec.comparison.batches import derived_seed
 from facerec.comparison.fit import Fit
 from facerec.comparison.protocol import (
@@ -30,7 +30,6 @@ from facerec.comparison.protocol import (
     Arm,
     Comparison,
     Range,
-    digest,
     shared_ranges,
 )
 

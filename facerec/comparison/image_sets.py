@@ -21,13 +21,7 @@ from facerec.base.errors import DatasetError
 from facerec.base.files import sha256
 from facerec.comparison.splits import ClassSplit, Numbering, split_classes
 from facerec.records.decode import decode_image
-from facerec.records.images import (
-    FolderImages,
-    ImageSource,
-    SubjectFolders,
-    is_file,
-    turned_note,
-)
+from facerec.records.images import FolderImages, ImageSource, SubjectFolders, is_file, turned_note
 from facerec.records.layout import RecordImages
 from facerec.records.tables import TextTable
 

@@ -14,15 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from facerec.base.defaults import ClusterMetric
 from facerec.base.errors import RecipeError
-from facerec.base.limits import (
-    MOST,
-    Checked,
-    Count,
-    Limits,
-    NonNegative,
-    ProperShare,
-    Seed,
-)
+from facerec.base.limits import MOST, Checked, Count, Limits, NonNegative, ProperShare, Seed
 from facerec.base.recipe import differences, is_within, to_dict
 from facerec.comparison.features import FeatureData
 from facerec.comparison.image_sets import ImageData

@@ -16,13 +16,7 @@ from facerec import heads
 from facerec.base import recipe
 from facerec.base.errors import RecipeError, TrainingError
 from facerec.comparison import loss_table, pair_losses
-from facerec.comparison.losses import (
-    Loss,
-    LossModule,
-    MarginHead,
-    MetricLoss,
-    searched,
-)
+from facerec.comparison.losses import Loss, LossModule, MarginHead, MetricLoss, searched
 from facerec.comparison.own_losses import check_first_step, own_loss
 from facerec.comparison.protocol import LOSS_LR_RANGE, Arm
 from facerec.heads import margins

@@ -16,12 +16,7 @@ import pytest
 import torch
 from helpers.lives import noisy_recipe
 from helpers.thin import thinned
-from helpers.tiny_training import (
-    make_trainer,
-    narrow_recipe,
-    tiny_recipe,
-    weights,
-)
+from helpers.tiny_training import make_trainer, narrow_recipe, tiny_recipe, weights
 from helpers.training_runs import (
     assert_close,
     assert_resumes,
@@ -33,18 +28,8 @@ from helpers.training_runs import (
 )
 
 from facerec.backbones import Backbone
-from facerec.base.errors import (
-    CheckpointError,
-    TrainingError,
-)
-from facerec.heads import (
-    SEC,
-    AdaFace,
-    CosFace,
-    L2Norm,
-    RingLoss,
-    SphereFace2017,
-)
+from facerec.base.errors import CheckpointError, TrainingError
+from facerec.heads import SEC, AdaFace, CosFace, L2Norm, RingLoss, SphereFace2017
 from facerec.heads.output import Figures
 from facerec.records.dataset import Batch
 from facerec.training import Adam, AdamW, Checkpoints, Head, RMSprop, checkpoint

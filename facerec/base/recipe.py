@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import hashlib
+import json
 import runpy
 import sys
 import traceback
 import types
 import typing
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -143,6 +146,17 @@ def differences(first: Any, second: Any, prefix: str = "") -> list[str]:
         for name in {**first, **second}
     )
     return [field for fields in found for field in fields]
+
+
+def is_within(name: str, fields: Iterable[str]) -> bool:
+    """Tell whether a dotted name is one of some fields, or a part of one."""
+    return any(name == each or name.startswith(f"{each}.") for each in fields)
+
+
+def digest(stored: Any) -> str:
+    """Return the SHA-256 of a tree of JSON types, as hex."""
+    text = json.dumps(stored, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def check(hint: Any, value: Any, where: str, field: str = "recipe") -> Any:

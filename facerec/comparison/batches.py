@@ -12,12 +12,7 @@ from facerec.records.augment import sample_generator
 
 
 def class_batches(
-    labels: NDArray[np.int64],
-    classes: int,
-    per_class: int,
-    seed: int,
-    epoch: int,
-    steps: int,
+    labels: NDArray[np.int64], classes: int, per_class: int, seed: int, epoch: int, steps: int
 ) -> NDArray[np.int64]:
     """Return the batches of an epoch, each of different classes with as many images each.
 

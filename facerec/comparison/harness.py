@@ -24,17 +24,10 @@ import torch
 from torch import nn
 
 from facerec.base.errors import ComparisonError, message_line
-from facerec.base.files import (
-    check_no_links,
-    open_file,
-    parse_json,
-    read_file,
-    sha256,
-    write_json,
-)
+from facerec.base.files import check_no_links, open_file, parse_json, read_file, sha256, write_json
 from facerec.base.libraries import Library
 from facerec.base.progress import Progress
-from facerec.base.recipe import differences, to_dict
+from facerec.base.recipe import differences, digest, to_dict
 from facerec.comparison.batches import derived_seed
 from facerec.comparison.features import FeatureData, open_features
 from facerec.comparison.finals import (
@@ -48,12 +41,7 @@ from facerec.comparison.fit import ArmTrainer, Fit
 from facerec.comparison.image_sets import ImageData, ImageSet, open_image_set
 from facerec.comparison.losses import LossModule
 from facerec.comparison.own_losses import check_first_step
-from facerec.comparison.protocol import (
-    UNTRAINED,
-    Arm,
-    Comparison,
-    digest,
-)
+from facerec.comparison.protocol import UNTRAINED, Arm, Comparison
 from facerec.comparison.retrieval import clustering
 from facerec.comparison.search import Search, Trial, best_of, optuna
 from facerec.comparison.trunks import Trunk, read_recipe

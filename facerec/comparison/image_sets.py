@@ -17,17 +17,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from facerec.base.errors import DatasetError, ImageError
+from facerec.base.errors import DatasetError
 from facerec.base.files import sha256
 from facerec.comparison.splits import ClassSplit, Numbering, split_classes
 from facerec.records.decode import decode_image
-from facerec.records.images import (
-    FolderImages,
-    ImageSource,
-    SubjectFolders,
-    is_file,
-    turned_note,
-)
+from facerec.records.images import FolderImages, ImageSource, SubjectFolders, is_file, turned_note
 from facerec.records.layout import RecordImages
 from facerec.records.tables import TextTable
 
@@ -138,10 +132,7 @@ class ImageSet:
         """
         assert self.images is not None
         data, upright = self.images.encoded(int(self._kept[i])), self.images.upright
-        try:
-            return decode_image(data, "", None, upright=upright)
-        except ImageError:  # only now is it worth the time to word where the image is
-            return decode_image(data, self.where(i), None, upright=upright)
+        return decode_image(data, self.where(i), None, upright=upright)
 
     def fingerprint(self) -> dict[str, Any]:
         """Identify the set without reading its images, as JSON types.

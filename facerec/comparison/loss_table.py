@@ -319,8 +319,7 @@ TABLE: dict[str, Entry] = {
     # As first published (Sohn, NeurIPS 2016): inner products and a penalty on norms, which matter
     # here; a norm penalty beside it stacks two of them.
     "NPairInnerProductL2": _row(
-        _formula(pair_losses.npair_inner_product_l2),
-        l2_weight=searched(1e-3, 1e-5, 0.1, log=True),
+        _formula(pair_losses.npair_inner_product_l2), l2_weight=searched(1e-3, 1e-5, 0.1, log=True)
     ),
     # Yu and Tao, ICCV 2019; the slack m is in degrees.
     "TupletMargin": _row(

@@ -16,13 +16,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from facerec.base.errors import RecipeError
-from facerec.base.limits import LARGEST, MOST, Checked, shown
+from facerec.base.limits import LARGEST, MOST, Checked, Limits, shown
+from facerec.base.recipe import check
 from facerec.comparison.loss_table import TABLE, Entry, Formula, Setting, Shape, Value, searched
 from facerec.comparison.ranges import Range
 from facerec.heads import classifier, margins
@@ -90,7 +91,7 @@ class MetricLoss(_Row):
         filled = {key: values.get(key, each.default) for key, each in own.items()}
         object.__setattr__(self, "name", name)
         object.__setattr__(
-            self, "settings", {k: _checked(f"{name}.{k}", v, own[k]) for k, v in filled.items()}
+            self, "settings", {k: _checked(name, k, v, own[k]) for k, v in filled.items()}
         )
 
     def __repr__(self) -> str:
@@ -116,23 +117,18 @@ class MetricLoss(_Row):
         return self.entry.make(shape, **self.settings)
 
 
-def _checked(name: str, value: Any, known: Setting) -> Value:
+def _checked(loss: str, name: str, value: Any, known: Setting) -> Any:
     """Return a value as the setting takes it."""
     if known.choices:
-        if value not in known.choices:
-            allowed = ", ".join(map(repr, known.choices))
-            raise RecipeError(f"{name} must be one of {allowed}, found {shown(value)}")
-        return known.choices[known.choices.index(value)]
-    if isinstance(known.default, int):
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
-            raise RecipeError(f"{name} must be a whole number from 1 on, found {shown(value)}")
-        return value
-    above = known.search is not None and known.search.scale == "log"
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not -LARGEST <= value <= LARGEST or (above and value <= 0):
-        wanted = "above 0" if above else f"from {-LARGEST:g} to {LARGEST:g}"
-        raise RecipeError(f"{name} must be a number {wanted}, found {shown(value)}")
-    return float(value)
+        return check(Literal[known.choices], value, loss, name)
+    value, limits = check(type(known.default), value, loss, name), Limits(-LARGEST, LARGEST)
+    if isinstance(value, int):
+        limits = Limits(1, MOST)
+    elif known.search is not None and known.search.scale == "log":
+        limits = Limits(0.0, LARGEST, above=True)
+    if value not in limits:
+        raise RecipeError(f"{loss}: {name} must be {limits}, found {shown(value)}")
+    return value
 
 
 _SCALE, _MARGIN = Range("", 10.0, 300.0, "log"), Range("", 0.0, 1.0)

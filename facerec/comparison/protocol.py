@@ -7,25 +7,15 @@ the loss, the weight of the norm penalty, learning rates.
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any, Literal, TypeVar
 
 from facerec.base.defaults import ClusterMetric
 from facerec.base.errors import RecipeError
-from facerec.base.limits import (
-    MOST,
-    Checked,
-    Count,
-    Limits,
-    NonNegative,
-    ProperShare,
-    Seed,
-)
-from facerec.base.recipe import differences, to_dict
+from facerec.base.limits import MOST, Checked, Count, Limits, NonNegative, ProperShare, Seed
+from facerec.base.recipe import differences, is_within, to_dict
 from facerec.comparison.features import FeatureData
 from facerec.comparison.image_sets import ImageData
 from facerec.comparison.losses import Loss, MetricLoss
@@ -116,12 +106,6 @@ class Protocol(Checked):
                 f"the transform gives images of {self.transform.size}×{self.transform.size} "
                 f"pixels, but trunk.image_size is {self.trunk.image_size}; make them equal"
             )
-
-
-def digest(stored: Any) -> str:
-    """Return the SHA-256 of a tree of JSON types, as hex."""
-    text = json.dumps(stored, sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 PENALTY_RANGE = Range(WEIGHT, 0.0, 10.0, "log_with_zero")
@@ -325,11 +309,6 @@ class Comparison(Checked):
             value = _get(arm, each.field, where)
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise RecipeError(f"{where}, but it is {value!r} and not a number")
-
-
-def is_within(name: str, fields: Iterable[str]) -> bool:
-    """Tell whether a dotted name is one of some fields, or a part of one."""
-    return any(name == each or name.startswith(f"{each}.") for each in fields)
 
 
 def of_losses(comparison: Comparison, losses: Sequence[str]) -> Comparison:

@@ -22,17 +22,10 @@ import numpy as np
 from facerec.base.errors import ComparisonError, message_line
 from facerec.base.files import open_regular
 from facerec.base.libraries import Library
-from facerec.base.recipe import to_dict
+from facerec.base.recipe import digest, to_dict
 from facerec.comparison.batches import derived_seed
 from facerec.comparison.fit import Fit
-from facerec.comparison.protocol import (
-    WEIGHT,
-    Arm,
-    Comparison,
-    Range,
-    digest,
-    shared_ranges,
-)
+from facerec.comparison.protocol import WEIGHT, Arm, Comparison, Range, shared_ranges
 
 if TYPE_CHECKING:
     import optuna
@@ -74,11 +67,7 @@ class Search:
     """
 
     def __init__(
-        self,
-        comparison: Comparison,
-        data: dict[str, Any],
-        folder: Path,
-        url: str | None = None,
+        self, comparison: Comparison, data: dict[str, Any], folder: Path, url: str | None = None
     ) -> None:
         self.comparison = comparison
         self._known: dict[str, list[Trial]] = {arm.name: [] for arm in comparison.arms}

@@ -112,11 +112,7 @@ def _without_each(of_query: Array, labels: ArrayLike) -> Array:
 
 
 def compare_paired(
-    arm: ArrayLike,
-    base: ArrayLike,
-    labels: ArrayLike | None = None,
-    *,
-    confidence: float = 0.95,
+    arm: ArrayLike, base: ArrayLike, labels: ArrayLike | None = None, *, confidence: float = 0.95
 ) -> SeedMean:
     """Return arm − base, paired by seed and by query, with its intervals and p.
 

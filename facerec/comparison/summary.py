@@ -18,11 +18,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from facerec.base.recipe import differences, to_dict
+from facerec.base.recipe import differences, is_within, to_dict
 from facerec.comparison.finals import MODELS, VIEWS, FinalRun
 from facerec.comparison.fit import SELECTED_BY, Fit
 from facerec.comparison.harness import ArmResult, Results
-from facerec.comparison.protocol import CLUSTER_METRICS, UNTRAINED, Arm, Comparison, is_within
+from facerec.comparison.protocol import CLUSTER_METRICS, UNTRAINED, Arm, Comparison
 from facerec.comparison.significance import (
     SeedMean,
     adjust,

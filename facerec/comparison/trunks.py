@@ -22,11 +22,11 @@ from torch.nn.utils import parametrizations
 from facerec.backbones import Backbone, create_backbone
 from facerec.backbones.registry import drawn_from, embedding_layers, scaled
 from facerec.backbones.timm_adapter import TIMM, TimmBackbone
-from facerec.base.errors import ModelError, RecipeError
+from facerec.base.errors import RecipeError
 from facerec.base.limits import Checked, Count, Positive
 from facerec.embedding.loading import load_model
 from facerec.embedding.state_dict import COUNTER, own_names, own_note, read_state_dict
-from facerec.embedding.torch_model import TorchModel, load_state_dict_file
+from facerec.embedding.torch_model import TorchModel, fill, load_state_dict_file
 
 SMALL_CNN = "small_cnn"
 FEATURES = "features"
@@ -201,10 +201,4 @@ def _load(trunk: nn.Module, path: Path, name: str) -> None:
     else:
         load_state_dict_file(trunk, path)
         return
-    try:
-        trunk.load_state_dict(tensors)
-    except RuntimeError as error:
-        raise ModelError(
-            f"{path}: the weights are not those of {name} "
-            f"({' '.join(str(error).split()[:40])}); they belong to another architecture"
-        ) from error
+    fill(path, trunk, tensors)

@@ -191,11 +191,11 @@ def load_weights(path: Path, *, pixels: Mapping[str, Any], **options: Any) -> To
             f"{path}: not a whole .safetensors file of facerec ({message_line(error)}); copy or "
             "save it again"
         ) from error
-    _fill(path, backbone, tensors, assign=True)
+    fill(path, backbone, tensors, assign=True)
     if any(buffer.is_meta for buffer in backbone.buffers()):
         # What is computed when the network is made, as positions may be, is in no file.
         backbone = create_backbone(config, seed=0)
-        _fill(path, backbone, tensors)
+        fill(path, backbone, tensors)
     model = TorchModel(
         backbone.to(memory_format=torch.channels_last),  # type: ignore[call-overload]
         Preprocessing(),
@@ -229,7 +229,7 @@ def load_state_dict_file(backbone: nn.Module, path: str | Path) -> tuple[str, ..
     own = {name.partition(".")[0] for name in expected}
     tensors = {name: t for name, t in inside.items() if name.partition(".")[0] in own}
     counters = {name: t for name, t in expected.items() if name.endswith(COUNTER)}
-    _fill(path, backbone, {**counters, **tensors})
+    fill(path, backbone, {**counters, **tensors})
     norm = backbone.embedding_norm
     if (
         isinstance(norm, nn.BatchNorm1d)
@@ -243,7 +243,7 @@ def load_state_dict_file(backbone: nn.Module, path: str | Path) -> tuple[str, ..
     return (*outside, *(name for name in inside if name not in tensors))
 
 
-def _fill(
+def fill(
     path: Path, backbone: nn.Module, tensors: Mapping[str, Tensor], assign: bool = False
 ) -> None:
     """Give a network its weights: all that it has, no others, and only numbers."""

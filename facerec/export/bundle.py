@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ import facerec
 from facerec.base.errors import ExportError, FacerecError
 from facerec.base.files import atomic_folder, json_bytes, read_file
 from facerec.base.progress import Progress, section
-from facerec.base.recipe import to_dict
+from facerec.base.recipe import digest, to_dict
 from facerec.embedding.align import face_template
 from facerec.embedding.bundle import (
     BUNDLE_SCHEMA,
@@ -226,7 +225,6 @@ def _write_all(
 
 def _stated(model: TorchModel, options: BundleOptions) -> dict[str, Any]:
     """Return what the exported file says about itself, with its calibration."""
-    text = json.dumps(model.recipe, sort_keys=True, ensure_ascii=False)
     known = model.calibration
     own = {"thresholds": []} if known is None else known.to_json()
     return {
@@ -235,7 +233,7 @@ def _stated(model: TorchModel, options: BundleOptions) -> dict[str, Any]:
         "name": model.name,
         "weights_sha256": model.sha256,
         "recipe": model.recipe,
-        "recipe_sha256": hashlib.sha256(text.encode()).hexdigest() if model.recipe else None,
+        "recipe_sha256": digest(model.recipe) if model.recipe else None,
         "alignment": ALIGNMENT,
         "embedding_size": model.embedding_size,
         "image_size": list(model.image_size),

@@ -22,14 +22,7 @@ from facerec.embedding.onnx_file import MAX_BYTES, OnnxFile, parse_onnx
 from facerec.embedding.onnx_preprocessing import guess_preprocessing
 from facerec.embedding.trial import run_apart
 from facerec.export.graph import quiet
-from facerec.export.parity import (
-    Bar,
-    Images,
-    Vectors,
-    deviation,
-    torch_embeddings,
-    torch_rounding,
-)
+from facerec.export.parity import Bar, Images, Vectors, deviation, torch_embeddings, torch_rounding
 
 Outcome = Literal["same", "not installed", "cannot load", "not suited"]
 

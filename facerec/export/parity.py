@@ -170,10 +170,7 @@ def torch_rounding(
 
 
 def torch_embeddings(
-    model: TorchModel,
-    inputs: Vectors,
-    stated: Preprocessing,
-    dtype: torch.dtype = torch.float32,
+    model: TorchModel, inputs: Vectors, stated: Preprocessing, dtype: torch.dtype = torch.float32
 ) -> npt.NDArray[Any]:
     """Embed what goes into a file with the backbone, which may have been trained on other pixels.
 

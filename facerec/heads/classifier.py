@@ -19,13 +19,7 @@ from torch import Tensor, nn
 from facerec.base.devices import has_fast_bf16
 from facerec.base.errors import TrainingError
 from facerec.heads.class_sampling import position_among, sample_classes, sample_size
-from facerec.heads.collectives import (
-    gather_batch,
-    gather_equal,
-    rank,
-    shard_bounds,
-    world_size,
-)
+from facerec.heads.collectives import gather_batch, gather_equal, rank, shard_bounds, world_size
 from facerec.heads.kernel_choice import KernelChoice, choose_kernel, obstacle
 from facerec.heads.margin_softmax import CenterUpdate, margin_softmax
 from facerec.heads.margins import AdaFace, Margin

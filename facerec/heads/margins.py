@@ -45,16 +45,27 @@ def _fold(angle: Tensor) -> Tensor:
     return (1 - 2 * (turns % 2)) * angle.cos() - 2 * turns
 
 
-def _turned(cosine: Tensor, wrap: str, factor: float = 1.0, margin: Tensor | float = 0.0) -> Tensor:
+def _turned(
+    cosine: Tensor,
+    wrap: str,
+    factor: float = 1.0,
+    margin: Tensor | float = 0.0,
+    gradient: Gradient = "exact",
+) -> Tensor:
     """Return cos(factor·θ + margin), beyond π by a rule of `ArcFace`."""
+    cosine = _lift(cosine)
+    if factor == 1 and not isinstance(margin, Tensor) and margin == 0:
+        return cosine
     angle = factor * angles(cosine) + margin
-    if wrap == "fold":
-        return _fold(angle)
-    modified = (angle.clamp(max=math.pi) if wrap == "clamp" else angle).cos()
+    if wrap == "clamp":
+        angle = angle.clamp(max=math.pi)
+    modified = _fold(angle) if wrap == "fold" else angle.cos()
     if wrap == "linear":
         sine = margin.sin() if isinstance(margin, Tensor) else math.sin(margin)
-        return torch.where(angle > math.pi, cosine - margin * sine, modified)
-    return torch.where(cosine > 0, modified, cosine) if wrap == "easy" else modified
+        modified = torch.where(angle > math.pi, cosine - margin * sine, modified)
+    elif wrap == "easy":
+        modified = torch.where(cosine > 0, modified, cosine)
+    return _with_gradient(gradient, modified, cosine)
 
 
 def _with_gradient(gradient: Gradient, modified: Tensor, cosine: Tensor) -> Tensor:
@@ -150,11 +161,7 @@ class ArcFace(_Scaled):
 
     def target_cosine(self, cosine: Tensor, step: Tensor | int = 0) -> Tensor:
         """Return ψ of target cosines, any shape."""
-        cosine = _lift(cosine)
-        if self.margin == 0:
-            return cosine
-        modified = _turned(cosine, self.wrap, margin=self.margin)
-        return _with_gradient(self.gradient, modified, cosine)
+        return _turned(cosine, self.wrap, margin=self.margin, gradient=self.gradient)
 
 
 @dataclass(frozen=True)
@@ -181,11 +188,7 @@ class CombinedMargin(_Scaled):
 
     def target_cosine(self, cosine: Tensor, step: Tensor | int = 0) -> Tensor:
         """Return ψ of target cosines, any shape."""
-        cosine = _lift(cosine)
-        if self.m1 == 1 and self.m2 == 0:
-            return cosine - self.m3
-        modified = _turned(cosine, self.wrap, self.m1, self.m2) - self.m3
-        return _with_gradient(self.gradient, modified, cosine)
+        return _turned(cosine, self.wrap, self.m1, self.m2, self.gradient) - self.m3
 
 
 @dataclass(frozen=True)
@@ -203,10 +206,7 @@ class SphereFace(_Scaled):
 
     def target_cosine(self, cosine: Tensor, step: Tensor | int = 0) -> Tensor:
         """Return ψ of target cosines, any shape."""
-        cosine = _lift(cosine)
-        if self.margin == 1:
-            return cosine
-        return _with_gradient(self.gradient, _turned(cosine, "fold", self.margin), cosine)
+        return _turned(cosine, "fold", self.margin, gradient=self.gradient)
 
 
 @dataclass(frozen=True)
@@ -289,10 +289,8 @@ class SphereFaceR(_Scaled):
 
     def target_cosine(self, cosine: Tensor, step: Tensor | int = 0) -> Tensor:
         """Return ψ of target cosines, any shape."""
-        cosine = _lift(cosine)
-        if self.margin == 1 or self.version == "v2":
-            return cosine
-        return _with_gradient(self.gradient, _turned(cosine, "clamp", self.margin), cosine)
+        factor = self.margin if self.version == "v1" else 1.0
+        return _turned(cosine, "clamp", factor, gradient=self.gradient)
 
     def other_cosine(self, cosine: Tensor) -> Tensor:
         """Return cos(θ_j / m) for v2, the cosines as they are for v1; any shape."""

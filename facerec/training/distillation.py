@@ -12,7 +12,6 @@ import contextlib
 import copy
 import functools
 import hashlib
-import json
 import os
 import re
 from dataclasses import asdict, dataclass
@@ -38,7 +37,7 @@ from facerec.base.files import (
 )
 from facerec.base.limits import Checked, Limits, NonNegative, Probability
 from facerec.base.progress import Progress
-from facerec.base.recipe import to_dict
+from facerec.base.recipe import digest, to_dict
 from facerec.embedding.loading import load_model
 from facerec.embedding.model import EmbeddingModel
 from facerec.heads.distillation_loss import DistillationKind
@@ -183,9 +182,8 @@ def teacher_targets(
         "augmentation": to_dict(dataset.augmentation) if config.views else None,
         **({"mixup": config.mixup} if config.mixup else {}),
     }
-    key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
     name = re.sub(r"[^A-Za-z0-9_.-]+", "_", teacher.name).strip(".") or "teacher"
-    folder = Path(config.cache) / f"{name}-{key[:12]}"
+    folder = Path(config.cache) / f"{name}-{digest(facts)[:12]}"
     # Without fixed views the teacher embeds each image as it is, and mirrored.
     shape = len(dataset), config.views or 2, teacher.embedding_size
     with contextlib.ExitStack() as stack:
@@ -209,7 +207,7 @@ def teacher_targets(
 
 def _sha256_of_images(dataset: FaceDataset, progress: Progress | None) -> str:
     """Hash the bytes of all images in their order, whatever their names and wherever they lie."""
-    digest = hashlib.sha256()
+    whole = hashlib.sha256()
     for i in range(len(dataset)):
         try:
             image = hashlib.sha256(dataset.encoded(i)).digest()
@@ -217,10 +215,10 @@ def _sha256_of_images(dataset: FaceDataset, progress: Progress | None) -> str:
             if dataset.on_error == "error":
                 raise
             image = b"damaged"
-        digest.update(image)
+        whole.update(image)
         if progress is not None and (i + 1) % 1000 == 0:
             progress("reading images, whose teacher's embeddings may be there", i + 1, len(dataset))
-    return digest.hexdigest()
+    return whole.hexdigest()
 
 
 def _open_teacher(

@@ -71,15 +71,6 @@ class Processes:
             dist.all_gather_object(values, value, group)
         return values
 
-    def any(self, flag: bool) -> bool:
-        """Return True on every rank if ``flag`` is set on any (waits for all peers)."""
-        return flag if self.world_size == 1 else bool(self.largest(float(flag)).item())
-
-    def largest(self, value: float) -> torch.Tensor:
-        """Return the largest of all ranks' values, a scalar that is not waited for."""
-        scalar = torch.full((), value, device=self.device)
-        return collectives.all_reduce_(scalar, None, maximum=True)
-
     def total(self, value: float) -> torch.Tensor:
         """Return the sum of all ranks' values, a scalar that is not waited for."""
         return collectives.all_reduce_(torch.full((), value, device=self.device), None)

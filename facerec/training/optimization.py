@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -124,20 +125,18 @@ def parameter_groups(
     apart = {id(p) for p in special}
     groups: list[dict[str, Any]] = []
     for module in modules:
-        by_factor: dict[float, list[nn.Parameter]] = {}
-        for parameter in module.parameters():
-            if parameter.requires_grad and id(parameter) not in apart:
-                by_factor.setdefault(factors.get(id(parameter), 1.0), []).append(parameter)
-        for factor, owned in by_factor.items():
-            decaying = [p for p in owned if config.decay == "all" or p.ndim > 1]
-            kept = {id(p) for p in decaying}
-            rest = [p for p in owned if id(p) not in kept]
-            groups.append({"params": decaying, "rate_factor": factor})
-            groups.append({"params": rest, "rate_factor": factor, "weight_decay": 0.0})
-    bare: dict[str, Any] = {"params": special, "weight_decay": 0.0}
-    if isinstance(config, (SGD, RMSprop)):
-        bare["momentum"] = 0.0
-    return [group for group in [*groups, bare] if group["params"]]
+        alike: dict[tuple[float, bool], list[nn.Parameter]] = defaultdict(list)
+        for p in module.parameters():
+            if p.requires_grad and id(p) not in apart:
+                alike[factors.get(id(p), 1.0), config.decay == "all" or p.ndim > 1].append(p)
+        for (factor, decays), owned in alike.items():
+            still = {} if decays else {"weight_decay": 0.0}
+            groups.append({"params": owned, "rate_factor": factor, **still})
+    if special:
+        groups.append({"params": special, "weight_decay": 0.0})
+        if isinstance(config, (SGD, RMSprop)):
+            groups[-1]["momentum"] = 0.0
+    return groups
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:

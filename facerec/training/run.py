@@ -201,7 +201,7 @@ def check_same_run(
         for name in recipes.differences(
             _without_paths(stored), _without_paths(recipes.to_dict(recipe))
         )
-        if not any(name == free or name.startswith(free + ".") for free in FREE_TO_CHANGE)
+        if not recipes.is_within(name, FREE_TO_CHANGE)
     ]
     if changed:
         raise CheckpointError(

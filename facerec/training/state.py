@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -13,34 +11,9 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
-from facerec.heads.tiles import Kernel
-from facerec.records.dataset import Skipped
 from facerec.training.distributed import Processes
 from facerec.training.ema import WeightAverage
 from facerec.training.terms import Term, margin_of
-
-
-@dataclass(frozen=True)
-class SavedFacts:
-    """What a checkpoint holds besides tensors; fields with a default came in later releases."""
-
-    retired: ClassVar = ("validated",)
-    step: int
-    world_size: int
-    best_accuracy: float
-    benches: tuple[str, ...]
-    scaler: dict[str, Any]
-    """State of the gradient scaler of fp16; empty in other numbers."""
-    skipped_images: tuple[Skipped, ...] = ()
-    """Images that no rank could use."""
-    kernel: Kernel = "torch"
-    """Who computed the head's tiles."""
-    kernel_shape: int = 0
-    """Number of the shape of Triton's blocks."""
-    precision: str | None = None
-    """Numbers of the backbone, as ``auto`` came to mean too; None was not written."""
-    losses: tuple[float, ...] = ()
-    """Loss of each step since the last line of ``metrics.jsonl``."""
 
 
 class TrainingState:

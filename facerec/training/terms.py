@@ -118,7 +118,7 @@ class Term:
     @property
     def couples_samples(self) -> bool:
         """Whether a sample's loss depends on the others, so that micro-batches need the whole."""
-        return False
+        return bool(getattr(self.module, "couples_samples", False))
 
     @property
     def plain(self) -> list[nn.Parameter]:
@@ -222,11 +222,6 @@ class NormTerm(Term):
         return None if recipe.regularizer is None else cls(recipe.regularizer, scale)
 
     @property
-    def couples_samples(self) -> bool:
-        """Whether its centre is the mean norm of the batch."""
-        return self.module.couples_samples
-
-    @property
     def plain(self) -> list[nn.Parameter]:
         """The radius of Ring loss, where that is the penalty."""
         return list(self.module.parameters())
@@ -271,11 +266,6 @@ class DistillationTerm(Term):
     ) -> DistillationTerm | None:
         """Make the distance, with its linear map where the sizes differ."""
         return None if targets is None else cls(recipe, targets)
-
-    @property
-    def couples_samples(self) -> bool:
-        """Whether it compares the cosines of pairs."""
-        return self.module.couples_samples
 
     def warnings(self, recipe: Recipe) -> list[str]:
         """Say what is not known of the teacher."""

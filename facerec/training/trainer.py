@@ -27,7 +27,7 @@ from facerec.base.devices import HostCopy
 from facerec.base.environment import available_cores
 from facerec.base.errors import CheckpointError, TrainingError
 from facerec.base.files import write_json
-from facerec.base.recipe import from_dict, to_dict
+from facerec.base.recipe import to_dict
 from facerec.embedding.torch_model import save_model
 from facerec.heads.output import Figures
 from facerec.records.dataset import Batch, BatchLoader, Skipped
@@ -35,7 +35,6 @@ from facerec.training import checkpoint
 from facerec.training.learner import Learner
 from facerec.training.monitor import Monitor
 from facerec.training.network import explained
-from facerec.training.state import SavedFacts
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -148,7 +147,8 @@ class Trainer:
     def _is_done(self) -> bool:
         """Tell whether nothing is left to do; the model is what a run writes last."""
         done = self.folder is None or (self.folder / "model.safetensors").is_file()
-        return self.learner.step >= self.learner.total_steps and not self.processes.any(not done)
+        ended = self.learner.step >= self.learner.total_steps
+        return ended and all(self.processes.gather_objects(done))
 
     @property
     def interrupted(self) -> bool:
@@ -354,7 +354,7 @@ class Trainer:
             return stop
         asked, self._asked = self._asked, None
         if self.learner.step % self.recipe.log_every == 0:
-            self._asked = _late(self.processes.largest(float(stop)))
+            self._asked = _late(self.processes.total(float(stop)))
         return asked is not None and bool(asked.read() > 0)
 
     # ---------------------------------------------------------------- checkpoints
@@ -406,22 +406,23 @@ class Trainer:
         tensors, own = self.learner.state.tensors(), self.learner.state.random()
         state = checkpoint.load_checkpoint(newest, tensors, own, self.processes)
         self.learner.state.set_random(own)  # on another number of ranks as they are
-        saved = from_dict(SavedFacts, state, str(newest / checkpoint.STATE_FILE))
-        self.learner.stepper.scaler.load_state_dict(dict(saved.scaler))
-        self.learner.stepper.step = saved.step
-        self.monitor.losses += saved.losses
+        self.learner.stepper.scaler.load_state_dict(state["scaler"])
+        self.learner.stepper.step = state["step"]
+        # What has a default here came in later releases.
+        self.monitor.losses += state.get("losses", [])
         head = self.learner.head
         if head is not None and self.recipe.head.kernel == "auto":
-            head.keep_kernel(saved.kernel, saved.kernel_shape)
-        if saved.precision not in (None, self.learner.precision):
+            head.keep_kernel(state.get("kernel", "torch"), state.get("kernel_shape", 0))
+        precision = state.get("precision", self.learner.precision)
+        if precision != self.learner.precision:
             self.warnings.append(
-                f"the run was trained in {saved.precision} up to here and goes on in "
+                f"the run was trained in {precision} up to here and goes on in "
                 f"{self.learner.precision}, which precision auto means on this machine"
             )
-        if saved.benches == self.recipe.validation.benches:
-            self.best_accuracy = saved.best_accuracy
+        if tuple(state["benches"]) == self.recipe.validation.benches:
+            self.best_accuracy = state["best_accuracy"]
         if self.processes.is_main:
-            self.skipped = list(saved.skipped_images)
+            self.skipped = [Skipped(**each) for each in state.get("skipped_images", ())]
 
 
 def _late(*values: torch.Tensor) -> HostCopy:

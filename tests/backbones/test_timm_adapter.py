@@ -13,12 +13,7 @@ import torch
 from helpers.fake_timm import fake_timm
 from helpers.tiny_training import make_trainer, tiny_recipe, write_training_set
 
-from facerec.backbones import (
-    Backbone,
-    Preprocessing,
-    TimmBackbone,
-    create_backbone,
-)
+from facerec.backbones import Backbone, Preprocessing, TimmBackbone, create_backbone
 from facerec.base.errors import ExportError, MissingExtraError, RecipeError
 from facerec.embedding import TorchModel, load_model, save_model
 from facerec.training.plan import plan_step

@@ -23,6 +23,8 @@ from facerec.comparison.retrieval import clustering, retrieve
 from facerec.comparison.splits import split_classes
 from facerec.comparison.trunks import create_trunk
 
+pytest.importorskip("sklearn")
+
 SPLIT = split_classes(16)
 
 
@@ -47,7 +49,7 @@ def test_query_against_gallery(trainer: ArmTrainer, monkeypatch: pytest.MonkeyPa
 
 def test_together_and_apart(trainer: ArmTrainer, models: list[nn.Module]) -> None:
     (queries,) = scored_positions(trainer.images, SPLIT)
-    run = score_models(trainer, protocol(), models, [queries])
+    run = score_models(trainer, protocol(), models, [queries], metrics=("nmi", "f1"))
     labels = trainer.labels[queries]
     raw = [trainer.embed(model, queries, protocol()) for model in models]
     unit = [r / np.linalg.norm(r, axis=1, keepdims=True) for r in raw]
@@ -64,32 +66,20 @@ def test_together_and_apart(trainer: ArmTrainer, models: list[nn.Module]) -> Non
     for name in METRICS:
         values = [found.means()[name] for found in apart]
         assert run.mean("separated", name) == pytest.approx(np.mean(values))
+    clusters = [clustering(r, labels, seed=0) for r in raw]
+    together = clustering(np.concatenate(unit, axis=1), labels, seed=0)
+    for asked, value in together.items():
+        assert run.mean("concatenated", asked) == value
+        values = [found[asked] for found in clusters]
+        assert run.mean("separated", asked) == pytest.approx(np.mean(values))
     norms = np.linalg.norm(raw[2].astype(np.float64), axis=1)
     assert run.scores[MODELS, "norm_mean"][2] == pytest.approx(norms.mean())
     assert run.scores[MODELS, "norm_cv2"][2] == pytest.approx(norms.var() / norms.mean() ** 2)
 
 
-def test_clusterings_where_asked_for(
-    trainer: ArmTrainer, models: list[nn.Module], tmp_path: Path
-) -> None:
-    pytest.importorskip("sklearn")
-    (queries,) = scored_positions(trainer.images, SPLIT)
-    run = score_models(trainer, protocol(), models[:2], [queries], metrics=("nmi", "f1"))
-    labels = trainer.labels[queries]
-    raw = [trainer.embed(model, queries, protocol()) for model in models[:2]]
-    apart = [clustering(each, labels, seed=0) for each in raw]
-    assert run.mean("separated", "nmi") == pytest.approx(np.mean([each["nmi"] for each in apart]))
-    assert run.mean("separated", "f1") == pytest.approx(np.mean([each["f1"] for each in apart]))
-    unit = [each / np.linalg.norm(each, axis=1, keepdims=True) for each in raw]
-    together = clustering(np.concatenate(unit, axis=1), labels, seed=0)
-    assert run.mean("concatenated", "nmi") == together["nmi"]
-    write_final(tmp_path / "x.npz", run)
-    assert read_final(tmp_path / "x.npz").mean("concatenated", "nmi") == together["nmi"]
-
-
 def test_there_and_back(trainer: ArmTrainer, tmp_path: Path) -> None:
     fit, model = trainer.fit(BASE, protocol(), SPLIT.folds[0], seed=0)
-    run = score_models(trainer, protocol(), [model], [np.arange(48, 96)], [fit])
+    run = score_models(trainer, protocol(), [model], [np.arange(48, 96)], [fit], metrics=("nmi",))
     write_final(tmp_path / "x.npz", run)
     again = read_final(tmp_path / "x.npz")
     assert again.fits == (fit,) and again.tied == run.tied and again.dropped == run.dropped

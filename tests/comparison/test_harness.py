@@ -14,12 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.tiny_comparison import (
-    BASE,
-    comparison,
-    protocol,
-    write_images,
-)
+from helpers.tiny_comparison import BASE, comparison, protocol, write_images
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.base.errors import ComparisonError, DatasetError, RecipeError

@@ -9,11 +9,7 @@ from hypothesis import strategies as st
 from sklearn.model_selection import KFold
 
 from facerec.base.errors import DatasetError
-from facerec.comparison.splits import (
-    Numbering,
-    select_classes,
-    split_classes,
-)
+from facerec.comparison.splits import Numbering, select_classes, split_classes
 
 
 def published(num_classes: int, folds: int) -> list[tuple[list[int], list[int]]]:

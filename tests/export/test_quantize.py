@@ -15,6 +15,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from facerec.base.errors import ExportError, FacerecError
+from facerec.embedding.model import OnnxModel
 from facerec.embedding.onnx_file import parse_onnx
 from facerec.export.quantize import int8_calibration_data, quantize_int8, value_ranges
 
@@ -26,23 +27,8 @@ def int8(tiny_onnx: bytes, faces: np.ndarray) -> bytes:
     return quantize_int8(parse_onnx(tiny_onnx, "tiny"), faces)
 
 
-def normalised(faces: np.ndarray) -> np.ndarray:
-    return (faces.astype(np.float32).transpose(0, 3, 1, 2) - 127.5) / 127.5
-
-
-def session(content: bytes, path: Path | None = None, optimise: bool = True) -> Any:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4
-    if path is not None:
-        options.optimized_model_filepath = str(path)
-    if not optimise:
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-
-
-def embed(content: bytes, faces: np.ndarray, optimise: bool = True) -> np.ndarray:
-    return session(content, optimise=optimise).run(None, {"data": normalised(faces)})[0]
+def embed(content: bytes, faces: np.ndarray) -> np.ndarray:
+    return OnnxModel(parse_onnx(content, "tiny")).embed(faces)
 
 
 def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -74,7 +60,9 @@ def test_dead_channels_of_batch_norms_keep_their_shift(tiny_onnx: bytes, faces: 
 
 
 def test_all_but_the_ends_runs_in_int8(int8: bytes, tmp_path: Path) -> None:
-    session(int8, tmp_path / "optimised.onnx")
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    ort.InferenceSession(int8, options, providers=["CPUExecutionProvider"])
     nodes = onnx.load(tmp_path / "optimised.onnx").graph.node
     count = Counter(node.op_type for node in nodes)
     # The convolution of the pixels, and the batch norm and the Gemm that make the embedding.

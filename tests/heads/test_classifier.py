@@ -10,14 +10,7 @@ import torch
 import torch.nn.functional as F
 from helpers.margin_list import MARGINS
 
-from facerec.heads import (
-    AdaFace,
-    ArcFace,
-    MagFace,
-    MarginClassifier,
-    SphereFace2017,
-    SphereFaceR,
-)
+from facerec.heads import AdaFace, ArcFace, MagFace, MarginClassifier, SphereFace2017, SphereFaceR
 from facerec.heads.classifier import draw_centers
 from facerec.heads.collectives import shard_bounds
 

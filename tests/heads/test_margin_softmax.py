@@ -15,14 +15,7 @@ from hypothesis import strategies as st
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from facerec.heads import (
-    AdaFace,
-    ArcFace,
-    MagFace,
-    Softmax,
-    SphereFace2017,
-    SphereFaceR,
-)
+from facerec.heads import AdaFace, ArcFace, MagFace, Softmax, SphereFace2017, SphereFaceR
 from facerec.heads.margin_softmax import margin_softmax
 from facerec.heads.margins import NormMargin
 from facerec.heads.tiles import TileSettings

@@ -13,20 +13,10 @@ import torch
 from helpers import toy_onnx
 from helpers.lives import noisy_recipe
 from helpers.tiny_training import make_trainer, weights, write_training_set
-from helpers.training_runs import (
-    assert_close,
-    assert_resumes,
-    joined,
-    over_ranks,
-    trained,
-)
+from helpers.training_runs import assert_close, assert_resumes, joined, over_ranks, trained
 
 from facerec.backbones import Backbone
-from facerec.base.errors import (
-    CheckpointError,
-    ModelError,
-    TrainingError,
-)
+from facerec.base.errors import CheckpointError, ModelError, TrainingError
 from facerec.embedding.loading import load_model
 from facerec.heads import SEC, AdaFace, ArcFace, MagFace, MarginClassifier, SphereFace2017
 from facerec.records import Augmentation, BatchRequest, Data, Part, open_dataset

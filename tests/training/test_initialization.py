@@ -13,13 +13,7 @@ import pytest
 import torch
 from helpers.lives import noisy_recipe
 from helpers.tiny_training import make_trainer, tiny_recipe, weights
-from helpers.training_runs import (
-    assert_close,
-    assert_same,
-    joined,
-    over_ranks,
-    trained,
-)
+from helpers.training_runs import assert_close, assert_same, joined, over_ranks, trained
 from torch import nn
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone, normalize

@@ -8,16 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from facerec.training import (
-    SGD,
-    Adam,
-    AdamW,
-    Cosine,
-    MultiStep,
-    Optimizer,
-    Polynomial,
-    RMSprop,
-)
+from facerec.training import SGD, Adam, AdamW, Cosine, MultiStep, Optimizer, Polynomial, RMSprop
 from facerec.training.optimization import parameter_groups
 
 

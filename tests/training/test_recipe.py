@@ -12,12 +12,7 @@ from helpers.tiny_training import make_trainer, tiny_recipe
 from facerec.backbones import Backbone
 from facerec.base.errors import FacerecError
 from facerec.records import Data, Part
-from facerec.training import (
-    Distillation,
-    Finetune,
-    Head,
-    Init,
-)
+from facerec.training import Distillation, Finetune, Head, Init
 
 TEACHER = Distillation(Path("gone.onnx"))
 FROZEN = Finetune(freeze_steps=1)

@@ -18,14 +18,7 @@ from facerec.base.errors import CheckpointError, RecipeError
 from facerec.base.recipe import differences, to_dict
 from facerec.heads import SEC, CosFace
 from facerec.records import open_dataset
-from facerec.training import (
-    SGD,
-    Checkpoints,
-    DataParallel,
-    Distillation,
-    Recipe,
-    Validation,
-)
+from facerec.training import SGD, Checkpoints, DataParallel, Distillation, Recipe, Validation
 from facerec.training.checkpoint import STATE_FILE
 from facerec.training.distributed import Processes
 from facerec.training.run import (

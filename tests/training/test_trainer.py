@@ -16,12 +16,7 @@ import pytest
 import torch
 from helpers.lives import noisy_recipe
 from helpers.thin import thinned
-from helpers.tiny_training import (
-    make_trainer,
-    narrow_recipe,
-    tiny_recipe,
-    weights,
-)
+from helpers.tiny_training import make_trainer, narrow_recipe, tiny_recipe, weights
 from helpers.training_runs import (
     assert_close,
     assert_resumes,
@@ -33,21 +28,11 @@ from helpers.training_runs import (
 )
 
 from facerec.backbones import Backbone
-from facerec.base.errors import (
-    CheckpointError,
-    TrainingError,
-)
-from facerec.heads import (
-    SEC,
-    AdaFace,
-    CosFace,
-    L2Norm,
-    RingLoss,
-    SphereFace2017,
-)
+from facerec.base.errors import CheckpointError, TrainingError
+from facerec.heads import SEC, AdaFace, CosFace, L2Norm, RingLoss, SphereFace2017
 from facerec.heads.output import Figures
 from facerec.records.dataset import Batch
-from facerec.training import AdamW, Checkpoints, Head, checkpoint
+from facerec.training import Adam, AdamW, Checkpoints, Head, RMSprop, checkpoint
 
 
 def test_training_lowers_the_loss_and_evens_the_norms(data: Path) -> None:
@@ -71,12 +56,29 @@ PENALTIES = [
 ]
 
 
-@pytest.mark.parametrize("penalty", PENALTIES, ids=str)
+SAMPLED = {"head": Head(sample_rate=0.5)}
+"""Half of the classes of a step, drawn at random; the data `many` has more than a batch shows."""
+
+
+@pytest.mark.parametrize("changes", [*({"regularizer": p} for p in PENALTIES), SAMPLED], ids=str)
 @pytest.mark.parametrize("count", [2, 3])
-def test_micro_batches_add_up_to_the_batch(data: Path, penalty: object, count: int) -> None:
-    whole = trained(tiny_recipe(data, regularizer=penalty))
-    parts = trained(tiny_recipe(data, regularizer=penalty, accumulation=count))
-    assert_close(weights(whole), weights(parts))
+def test_micro_batches_add_up_to_the_batch(
+    data: Path, many: Path, changes: dict[str, object], count: int
+) -> None:
+    recipe = tiny_recipe(many if changes is SAMPLED else data, **changes)
+    assert_close(weights(trained(recipe)), weights(trained(replace(recipe, accumulation=count))))
+
+
+def test_only_drawn_classes_change(many: Path) -> None:
+    trainer = make_trainer(tiny_recipe(many, head=Head(sample_rate=0.3)))
+    before = trainer.learner.head.weight.detach().clone()
+    batch = next(trainer.batches())
+    trainer.learner.train_step(batch)
+    drawn = trainer.learner.head.classes
+    assert drawn is not None and len(drawn) == 13
+    assert set(batch.labels.tolist()) <= set(drawn.tolist())
+    changed = (trainer.learner.head.weight != before).any(dim=1).nonzero()[:, 0]
+    assert torch.equal(changed, drawn)
 
 
 def test_the_pass_for_the_mean_norm_leaves_no_trace(data: Path) -> None:
@@ -134,6 +136,18 @@ def test_every_kind_of_state_is_resumed(
     recipe = replace(narrow_recipe(data), **changes)  # type: ignore[arg-type]
     whole, resumed = assert_resumes(recipe, tmp_path)
     assert resumed.learner.stepper.scaler.state_dict() == whole.learner.stepper.scaler.state_dict()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    # fp16 comes with a gradient scaler.
+    [{}, *({"optimizer": o} for o in (AdamW(), Adam(), RMSprop())), {"precision": "fp16"}],
+    ids=str,
+)
+def test_sampled_resumed_equals_uninterrupted(
+    many: Path, tmp_path: Path, changes: dict[str, object]
+) -> None:
+    assert_resumes(tiny_recipe(many, **SAMPLED, **changes), tmp_path)
 
 
 @pytest.mark.usefixtures("ctrl_c")
@@ -274,14 +288,15 @@ def test_any_number_of_ranks_learns_the_same(data: Path, tmp_path: Path, world: 
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("centers", [1, 2])
+@pytest.mark.parametrize("head", [Head(), Head(centers_per_class=2), SAMPLED["head"]], ids=str)
 def test_two_ranks_resume_on_two_bit_for_bit_and_on_one_and_three(
-    data: Path, tmp_path: Path, centers: int
+    data: Path, many: Path, tmp_path: Path, head: Head
 ) -> None:
-    recipe = tiny_recipe(data, optimizer=AdamW(lr=1e-2), head=Head(centers_per_class=centers))
+    sampled = head.sample_rate < 1  # by each rank, so that other numbers of them draw others
+    recipe = tiny_recipe(many if sampled else data, optimizer=AdamW(lr=1e-2), head=head)
     whole = joined(over_ranks(2, tmp_path / "whole", recipe))
     over_ranks(2, tmp_path / "stopped", recipe, "stop")
-    for world in (2, 1, 3):
+    for world in (2,) if sampled else (2, 1, 3):
         folder = shutil.copytree(tmp_path / "stopped", tmp_path / f"on{world}")
         resumed = joined(over_ranks(world, folder, recipe, "resume"))
         (assert_same if world == 2 else assert_close)(whole, resumed)

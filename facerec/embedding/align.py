@@ -172,35 +172,16 @@ class Aligner(ABC):
 
     number: int | None = 1
 
-    def crop(
-        self,
-        image: Image,
-        image_id: str,
-        where: str,
-        size: tuple[int, int],
-        cut: tuple[int, int] = (0, 0),
-    ) -> tuple[Image, str]:
-        """Return the aligned face, uint8 RGB ``(*size, 3)``, and a sentence if there are several.
-
-        Args:
-            image: uint8 RGB, ``(height, width, 3)``, upright: turned as its EXIF data asks.
-            image_id: the image's id in its source.
-            where: begins the sentence of an error.
-            size: height and width of the crop.
-            cut: see `align_face`.
-
-        Raises:
-            NotAcquiredError: there is no face, or its points are unusable.
-        """
-        points, note = self.choose(image, where, self.number, image_id)
-        return align_face(image, points, size, where, cut), note
-
     def choose(
         self, image: Image, where: str, number: int | None, image_id: str = ""
     ) -> tuple[Points, str]:
         """Return the five points of a face, ``(5, 2)``, and a sentence if there are several.
 
-        Arguments are those of `crop` and the attribute.
+        Args:
+            image: uint8 RGB, ``(height, width, 3)``, upright: turned as its EXIF data asks.
+            where: begins the sentence of an error.
+            number: which face, see the attribute.
+            image_id: the image's id in its source.
 
         Raises:
             NotAcquiredError: there is no such face, or nobody knows which is meant.

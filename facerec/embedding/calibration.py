@@ -7,7 +7,6 @@ which faces the model knows, which cosine decides, and what a cosine is worth as
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -29,7 +28,6 @@ from facerec.embedding.onnx_preprocessing import PIXELS, UNSCALED
 from facerec.records.non_faces import SPOILT
 from facerec.statistics.calibration import LikelihoodRatio, Pairs
 from facerec.statistics.intervals import wilson
-from facerec.statistics.operating_points import parse_rate
 
 SCHEMA = "facerec.model_calibration/1"
 
@@ -320,12 +318,8 @@ class ModelCalibration:
                 worth = ScoreCalibration.from_json(worth, where)
             own = {"sha256": found["model"]["sha256"], "ratio": worth, "where": where}
             read = from_dict(cls, given | own, where)
-            points = sorted(read.thresholds, key=lambda at: (at.bench, parse_rate(at.fpr)))
-            if {point.flip for point in points} - {read.flip}:
+            if {point.flip for point in read.thresholds} - {read.flip}:
                 raise ValueError(f"flip {read.flip}, and thresholds of another")
-            for rarer, other in itertools.pairwise(points):
-                if rarer.bench == other.bench and rarer.threshold < other.threshold:
-                    raise ValueError(f"the threshold of {rarer} is below that of {other}")
         return read
 
     def write(self, path: Path) -> None:

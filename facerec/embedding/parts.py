@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,7 +23,6 @@ from facerec.base.files import (
 from facerec.base.large_arrays import empty
 from facerec.base.names import same_names
 from facerec.base.recipe import differences
-from facerec.embedding.calibration import FaceScore
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import read_embeddings, write_embeddings
 from facerec.records.images import check_unique
@@ -46,7 +44,6 @@ class EmbeddingsWriter:
         note: see `describe_embedding`, perhaps with more fields. Parts of a job with another note
             (but for names and paths) or other ids are refused.
         subjects: see `Embeddings`.
-        faces: which pictures the model knows, for face scores.
 
     Raises:
         DatasetError: no image, ids that repeat, or a name that does not end in ``.npz``.
@@ -59,7 +56,6 @@ class EmbeddingsWriter:
         note: Mapping[str, Any],
         *,
         subjects: npt.NDArray[np.str_] | None = None,
-        faces: FaceScore | None = None,
     ) -> None:
         self.path = Path(path)
         if self.path.suffix != ".npz" or not len(ids):
@@ -68,7 +64,6 @@ class EmbeddingsWriter:
             )
         self.ids, self.note, self.subjects = same_names(ids), dict(note), subjects
         check_unique(self.ids, str(self.path))
-        self._faces = faces
         self.folder = self.path.with_name(f"{self.path.name}.parts")
         self._rows_per_chunk = BATCHES_PER_CHUNK * int(self.note["batch_size"])
 
@@ -78,7 +73,7 @@ class EmbeddingsWriter:
         Raises:
             DatasetError: the folder holds parts of another job, or cannot be written.
         """
-        names = b"".join(os.fsencode(name) + b"\0" for name in self.ids.tolist())
+        names = "\0".join(self.ids.tolist()).encode(errors="surrogateescape")
         ids = hashlib.sha256(names).hexdigest()
         begin_job(self.folder, {**job_identity(self.note), "images": len(self.ids), "ids": ids})
         return self.missing()
@@ -125,7 +120,7 @@ class EmbeddingsWriter:
         norms = np.empty(len(self.ids), np.float32)
         failures: dict[int, str] = {}
         several: dict[int, str] = {}
-        digests = []
+        digests, scores = [], []
         for number in range(-(-len(self.ids) // self._rows_per_chunk)):
             rows, part = self.rows(number), read_embeddings(self._file(number))
             vectors[rows], norms[rows] = part.vectors, part.norms
@@ -133,6 +128,8 @@ class EmbeddingsWriter:
             several |= {int(rows[row]): note for row, note in part.several.items()}
             assert part.digests is not None  # as `embed_images` gives them
             digests.append(part.digests)
+            if part.face_scores is not None:
+                scores.append(part.face_scores)
         return Embeddings(
             vectors,
             norms,
@@ -140,7 +137,7 @@ class EmbeddingsWriter:
             ids=self.ids,
             subjects=self.subjects,
             failures=failures,
-            face_scores=None if self._faces is None else self._faces(vectors),
+            face_scores=np.concatenate(scores) if scores else None,
             note=self.note,
             several=several,
             digests=np.concatenate(digests),

@@ -98,7 +98,7 @@ def embed(
             return writer.begin()
 
         def size(chunks: Sequence[int]) -> int:
-            return sum(len(writer.rows(chunk)) for chunk in chunks)
+            return sum(len(writer.rows[chunk]) for chunk in chunks)
 
         missing: list[int] = ranks.on_main(begin)
         # The main rank joins everybody's.
@@ -109,7 +109,7 @@ def embed(
         try:
             with progress_bar(console, "images") as progress:
                 for chunk in own:
-                    rows = writer.rows(chunk)
+                    rows = writer.rows[chunk]
                     embeddings = embed_images(
                         model,
                         source.images,

@@ -49,9 +49,6 @@ INSIGHTFACE_THRESHOLD = 0.5
 
 INSIGHTFACE_PACK = "buffalo_l"
 
-_YUNET_OVERLAP, _YUNET_FACES = 0.3, 5000
-"""Overlap from which on two boxes are one face, and faces looked at; OpenCV's defaults."""
-
 
 _SIMILAR = 0.5
 """Least area of the second face's box, as a share of the largest one's, with which either may be
@@ -397,15 +394,13 @@ class YuNet(Detector):
     sure = 0.88
 
     def __init__(self, path: str | Path, threshold: float = YUNET_THRESHOLD) -> None:
-        settings = threshold, _YUNET_OVERLAP, _YUNET_FACES
         version = f"opencv {cv2.__version__}"
         try:
             check_regular(path)
-            self._detector = cv2.FaceDetectorYN.create(str(path), "", (_SIDE, _SIDE), *settings)
+            self._detector = cv2.FaceDetectorYN.create(str(path), "", (_SIDE, _SIDE), threshold)
         except (OSError, cv2.error) as error:
             raise _no_yunet(path, error) from error
-        about = {"path": str(path), "sha256": sha256(Path(path)), "version": version}
-        super().__init__(threshold, **about, nms_threshold=_YUNET_OVERLAP)
+        super().__init__(threshold, path=str(path), sha256=sha256(Path(path)), version=version)
 
     def _detect(self, image: Image) -> tuple[Points, Points, Points]:
         height, width = image.shape[:2]

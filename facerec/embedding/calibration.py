@@ -37,9 +37,6 @@ FAR = -4.5
 """Score below which a picture of a calibration is left out: of 7,701 images of LFW none or one
 in networks in use, where nearly all pictures without a face lie lower."""
 
-MOST_CENTRES = 100
-"""Of a file."""
-
 WEAK = 50
 """Refused pictures of a kind, of 100, below which it is said that the score does not see it."""
 
@@ -123,7 +120,6 @@ class FaceScore(Checked):
         super().__post_init__()
         if (
             self.centres.ndim != 2
-            or not 0 < len(self.centres) <= MOST_CENTRES
             or self.cosines.shape != (len(self.centres), 2)
             or not (np.abs(np.linalg.norm(self.centres, axis=1) - 1) < 0.01).all()
             or not (np.isfinite(self.cosines).all() and self.cosines[:, 1].min() > 0)

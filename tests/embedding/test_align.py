@@ -278,13 +278,11 @@ class FakeYN:
 
 
 def test_yunet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[tuple[str, str, float, float]] = []
+    made: list[tuple[str, str, float]] = []
     fake = FakeYN()
 
-    def create(
-        model: str, config: str, size: tuple[int, int], score: float, overlap: float, most: int
-    ) -> FakeYN:
-        made.append((model, config, score, overlap))
+    def create(model: str, config: str, size: tuple[int, int], score: float) -> FakeYN:
+        made.append((model, config, score))
         return fake
 
     monkeypatch.setattr(cv2, "FaceDetectorYN", types.SimpleNamespace(create=create))
@@ -292,10 +290,10 @@ def test_yunet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.write_bytes(b"weights")
     aligner = parse_align(str(path))
     assert isinstance(aligner, YuNet)
-    assert made == [(str(path), "", 0.6, 0.3)]
+    assert made == [(str(path), "", 0.6)]
     described = aligner.describe()
     assert described["sha256"] == sha256(path)
-    assert (described["score_threshold"], described["nms_threshold"]) == (0.6, 0.3)
+    assert described["score_threshold"] == 0.6
     assert alignment_words(described) == "alignment: yunet (yunet.onnx)"
     asked = parse_align(str(path), 0.9)
     assert asked is not None and asked.describe()["score_threshold"] == 0.9 == made[-1][2]

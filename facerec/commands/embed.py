@@ -20,7 +20,6 @@ from facerec.commands.cli import Console, print_first, run_command
 from facerec.commands.embedder import (
     DEFAULT,
     Embedder,
-    misplaced_note,
     print_images,
     print_model,
     print_notes,
@@ -89,11 +88,9 @@ def embed(
             "batch_size": embedder.batch_size,
         }
         note = {**describe_embedding(model, **given), "source": source.description}
-        writer = EmbeddingsWriter(out, source.images.ids, note, faces=model.faces)
+        writer = EmbeddingsWriter(out, source.images.ids, note)
         print_model(model, given["flip"], given["align"], console)
-        print_images(source.description["path"], source.images, console)
-        if ranks.is_main:
-            print_notes([misplaced_note(model, source.images, given["align"])], console)
+        print_images(source.description["path"], source.images, model, given["align"], console)
 
         def begin() -> list[int]:
             claims.enter_context(exclusive(writer.folder))
@@ -101,7 +98,7 @@ def embed(
             return writer.begin()
 
         def size(chunks: Sequence[int]) -> int:
-            return sum(len(writer.rows(chunk)) for chunk in chunks)
+            return sum(len(writer.rows[chunk]) for chunk in chunks)
 
         missing: list[int] = ranks.on_main(begin)
         # The main rank joins everybody's.
@@ -112,7 +109,7 @@ def embed(
         try:
             with progress_bar(console, "images") as progress:
                 for chunk in own:
-                    rows = writer.rows(chunk)
+                    rows = writer.rows[chunk]
                     embeddings = embed_images(
                         model,
                         source.images,

@@ -223,8 +223,7 @@ class Embedder(ModelFlags):
         flip = network.flip_mode(self.flip if space is None else bool(space.flip))
         if not told:
             print_model(network, flip, aligner, console)
-        print_images(path, images, console)
-        print_notes([misplaced_note(network, images, aligner)], console)
+        print_images(path, images, network, aligner, console)
         if space is not None:
             made = Space.of_model(network.describe(), flip, network.embedding_size)
             space.check(made, str(path))
@@ -316,10 +315,17 @@ def print_several(embeddings: Embeddings, console: Console) -> None:
         print_first(several, "embed_images returns all of them", console)
 
 
-def print_images(path: object, images: ImageSource, console: Console) -> None:
-    """Say how many images are at a path, and what was found on opening them."""
+def print_images(
+    path: object,
+    images: ImageSource,
+    model: EmbeddingModel,
+    align: Aligner | None,
+    console: Console,
+) -> None:
+    """Say how many images are at a path, and what was found on opening and looking at them."""
     console.print(f"images {path}: {len(images):,}")
-    print_notes(images.notes, console)
+    if not console.quiet:
+        print_notes([*images.notes, misplaced_note(model, images, align)], console)
 
 
 def print_notes(notes: Sequence[str], console: Console) -> None:

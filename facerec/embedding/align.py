@@ -49,9 +49,6 @@ INSIGHTFACE_THRESHOLD = 0.5
 
 INSIGHTFACE_PACK = "buffalo_l"
 
-_YUNET_OVERLAP, _YUNET_FACES = 0.3, 5000
-"""Overlap from which on two boxes are one face, and faces looked at; OpenCV's defaults."""
-
 
 _SIMILAR = 0.5
 """Least area of the second face's box, as a share of the largest one's, with which either may be
@@ -172,35 +169,16 @@ class Aligner(ABC):
 
     number: int | None = 1
 
-    def crop(
-        self,
-        image: Image,
-        image_id: str,
-        where: str,
-        size: tuple[int, int],
-        cut: tuple[int, int] = (0, 0),
-    ) -> tuple[Image, str]:
-        """Return the aligned face, uint8 RGB ``(*size, 3)``, and a sentence if there are several.
-
-        Args:
-            image: uint8 RGB, ``(height, width, 3)``, upright: turned as its EXIF data asks.
-            image_id: the image's id in its source.
-            where: begins the sentence of an error.
-            size: height and width of the crop.
-            cut: see `align_face`.
-
-        Raises:
-            NotAcquiredError: there is no face, or its points are unusable.
-        """
-        points, note = self.choose(image, where, self.number, image_id)
-        return align_face(image, points, size, where, cut), note
-
     def choose(
         self, image: Image, where: str, number: int | None, image_id: str = ""
     ) -> tuple[Points, str]:
         """Return the five points of a face, ``(5, 2)``, and a sentence if there are several.
 
-        Arguments are those of `crop` and the attribute.
+        Args:
+            image: uint8 RGB, ``(height, width, 3)``, upright: turned as its EXIF data asks.
+            where: begins the sentence of an error.
+            number: which face, see the attribute.
+            image_id: the image's id in its source.
 
         Raises:
             NotAcquiredError: there is no such face, or nobody knows which is meant.
@@ -416,15 +394,13 @@ class YuNet(Detector):
     sure = 0.88
 
     def __init__(self, path: str | Path, threshold: float = YUNET_THRESHOLD) -> None:
-        settings = threshold, _YUNET_OVERLAP, _YUNET_FACES
         version = f"opencv {cv2.__version__}"
         try:
             check_regular(path)
-            self._detector = cv2.FaceDetectorYN.create(str(path), "", (_SIDE, _SIDE), *settings)
+            self._detector = cv2.FaceDetectorYN.create(str(path), "", (_SIDE, _SIDE), threshold)
         except (OSError, cv2.error) as error:
             raise _no_yunet(path, error) from error
-        about = {"path": str(path), "sha256": sha256(Path(path)), "version": version}
-        super().__init__(threshold, **about, nms_threshold=_YUNET_OVERLAP)
+        super().__init__(threshold, path=str(path), sha256=sha256(Path(path)), version=version)
 
     def _detect(self, image: Image) -> tuple[Points, Points, Points]:
         height, width = image.shape[:2]

@@ -7,7 +7,6 @@ which faces the model knows, which cosine decides, and what a cosine is worth as
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -29,7 +28,6 @@ from facerec.embedding.onnx_preprocessing import PIXELS, UNSCALED
 from facerec.records.non_faces import SPOILT
 from facerec.statistics.calibration import LikelihoodRatio, Pairs
 from facerec.statistics.intervals import wilson
-from facerec.statistics.operating_points import parse_rate
 
 SCHEMA = "facerec.model_calibration/1"
 
@@ -38,9 +36,6 @@ RATIO_SCHEMA = "facerec.score_calibration/1"
 FAR = -4.5
 """Score below which a picture of a calibration is left out: of 7,701 images of LFW none or one
 in networks in use, where nearly all pictures without a face lie lower."""
-
-MOST_CENTRES = 100
-"""Of a file."""
 
 WEAK = 50
 """Refused pictures of a kind, of 100, below which it is said that the score does not see it."""
@@ -125,7 +120,6 @@ class FaceScore(Checked):
         super().__post_init__()
         if (
             self.centres.ndim != 2
-            or not 0 < len(self.centres) <= MOST_CENTRES
             or self.cosines.shape != (len(self.centres), 2)
             or not (np.abs(np.linalg.norm(self.centres, axis=1) - 1) < 0.01).all()
             or not (np.isfinite(self.cosines).all() and self.cosines[:, 1].min() > 0)
@@ -320,12 +314,8 @@ class ModelCalibration:
                 worth = ScoreCalibration.from_json(worth, where)
             own = {"sha256": found["model"]["sha256"], "ratio": worth, "where": where}
             read = from_dict(cls, given | own, where)
-            points = sorted(read.thresholds, key=lambda at: (at.bench, parse_rate(at.fpr)))
-            if {point.flip for point in points} - {read.flip}:
+            if {point.flip for point in read.thresholds} - {read.flip}:
                 raise ValueError(f"flip {read.flip}, and thresholds of another")
-            for rarer, other in itertools.pairwise(points):
-                if rarer.bench == other.bench and rarer.threshold < other.threshold:
-                    raise ValueError(f"the threshold of {rarer} is below that of {other}")
         return read
 
     def write(self, path: Path) -> None:

@@ -20,6 +20,7 @@ from facerec.base.limits import Count, Flags
 from facerec.base.progress import Progress
 from facerec.embedding.align import Aligner, NotAcquiredError, align_face, parse_align
 from facerec.embedding.extraction import extract
+from facerec.embedding.parts import begin_job, job_identity
 from facerec.records.decode import decode_image
 from facerec.records.images import OnError, SubjectFolders
 from facerec.records.processes import process_pool
@@ -81,8 +82,6 @@ def cut_faces(
         ImageError: a photo cannot be read (``on_error="error"``).
         ModelError: a detector or a model that cannot be used, or has no limit of the face score.
     """
-    from facerec.embedding.parts import begin_job  # with scipy, which flags do without
-
     cutter, log = _Cutter(photos, how, parts / CROPS), parts / LOG
     begin_job(parts, cutter.job())
     check_no_links(parts, cutter.folder)
@@ -122,8 +121,7 @@ class _Cutter:
         self.photos, self.every, self.folder = photos, how.faces == "all", folder
         self.aligner = cast(Aligner, parse_align(how.align, how.align_threshold))
         self.model = None if how.model is None else load_model(how.model)
-        self.known = None if self.model is None else self.model.faces
-        if self.model is not None and self.known is None:
+        if self.model is not None and self.model.faces is None:
             raise ModelError(
                 f"{how.model}: no calibration says which pictures are faces; run facerec calibrate "
                 "on it, or leave out --model"
@@ -131,10 +129,8 @@ class _Cutter:
 
     def job(self) -> Line:
         """Return what makes a job another one, as JSON types."""
-        from facerec.embedding.parts import job_identity
-
-        known = None if self.model is None else self.model.describe()
-        limit = None if self.known is None else self.known.limit
+        known = self.model and self.model.describe()
+        limit = self.model and self.model.faces and self.model.faces.limit
         about = {"align": self.aligner.describe(), "model": known, "limit": limit}
         photos = {"photos": self.photos.names_sha256(), "faces": self.every}
         return job_identity({**about, **photos})
@@ -165,12 +161,12 @@ class _Cutter:
 
     def _sound(self, image: NDArray[np.uint8], points: Any, where: str) -> NDArray[np.bool_]:
         """Tell which faces the model knows as such; all of them without a model."""
-        if self.model is None or self.known is None:
+        model = self.model
+        if model is None or model.faces is None:
             return np.ones(len(points), bool)
-        size, cut = self.model.image_size, self.model.cut
-        crops = [align_face(image, each, size, where, cut) for each in points]
-        vectors = extract(self.model, crops, flip=self.model.flip_mode(None)).vectors
-        return self.known(vectors) >= self.known.limit
+        crops = [align_face(image, each, model.image_size, where, model.cut) for each in points]
+        vectors = extract(model, crops, flip=model.flip_mode(None)).vectors
+        return model.faces(vectors) >= model.faces.limit
 
 
 _cutter: Callable[[int], Line]

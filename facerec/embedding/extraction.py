@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +18,8 @@ from facerec.base.errors import ImageError, RecordError
 from facerec.base.large_arrays import empty
 from facerec.base.names import same_names
 from facerec.base.progress import Progress
-from facerec.embedding.align import Aligner, NotAcquiredError, face_template
+from facerec.cosines.unit_rows import row_norms
+from facerec.embedding.align import Aligner, NotAcquiredError, align_face, face_template
 from facerec.embedding.model import EmbeddingModel, shifted
 from facerec.embedding.photo_faces import EveryFace, PhotoFace
 from facerec.records.decode import batches_ahead, decode_image
@@ -28,9 +30,6 @@ Image = npt.NDArray[np.uint8]
 _Vectors = npt.NDArray[np.float32]
 _Finish = Callable[[], tuple[_Vectors, _Vectors]]
 """Waits for a batch and returns its vectors and norms, see `Embeddings`."""
-
-_BLOCK = 2**16
-"""Rows that are compared at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,8 +165,7 @@ def embed_images(
     several: dict[int, str] = {}
     digests = np.zeros(len(rows), "S32")
 
-    def face(index: int) -> tuple[Image, str, bytes]:
-        return read_face(model, source, index, align)
+    face = functools.partial(read_face, model, source, align=align)
 
     def begun() -> Iterator[tuple[slice, _Finish]]:
         for start, faces in batches_ahead(face, rows, batch_size):
@@ -231,7 +229,8 @@ def read_face(
         image = decode_image(data, where, model.image_size, upright=source.upright)
         return image, "", image_digest(data)
     image = decode_image(data, where, size=None, upright=True)
-    crop, note = align.crop(image, str(source.ids[index]), where, model.image_size, model.cut)
+    points, note = align.choose(image, where, align.number, str(source.ids[index]))
+    crop = align_face(image, points, model.image_size, where, model.cut)
     number = source.shown[index].face if isinstance(source, EveryFace) else align.number
     return crop, note, image_digest(data, number or 1)
 
@@ -264,19 +263,17 @@ def constant(embeddings: Embeddings) -> str | None:
     """
     if embeddings.digests is not None and len(np.unique(embeddings.digests)) < 2:
         return None
-    first, count = np.empty((0, embeddings.vectors.shape[1])), 0
-    for start in range(0, len(embeddings.vectors), _BLOCK):
-        block = embeddings.vectors[start : start + _BLOCK].astype(np.float64)
-        block = block[np.isfinite(block).all(axis=1) & block.any(axis=1)]
-        block /= np.linalg.norm(block, axis=1, keepdims=True)
-        first = first if count else block[:1]
-        if (block @ first.T < 1 - 1e-6).any():
-            return None
-        count += len(block)
-    if count < 2:
+    vectors, norms = embeddings.vectors, row_norms(embeddings.vectors)
+    rows = np.flatnonzero(~np.isnan(norms))
+    if len(rows) < 2:
+        return None
+    first = vectors[rows[0]] / norms[rows[0]]
+    with np.errstate(all="ignore"):  # of the other rows
+        cosines = np.einsum("nd,d->n", vectors, first) / norms
+    if (cosines < 1 - 1e-6).any():
         return None
     return (
-        f"the {count} embeddings all point the same way, so the network does not tell pictures "
+        f"the {len(rows)} embeddings all point the same way, so the network does not tell pictures "
         "apart; check its preprocessing and that it was exported in evaluation mode"
     )
 

@@ -73,9 +73,10 @@ def fit_face_score(
     def ruined(kind: str, half: int) -> NDArray[np.float32]:
         return embedded(np.stack([spoilt[kind](face, generator) for face in halves[half]]))
 
-    known = [[_direction(embedded(each)) for each in pictures.values()]]
-    known += [[_direction(ruined(kind, 0))] for kind in spoilt if kind not in _NEAR]
-    centres = np.array([_unit(np.mean(each, axis=0)) for each in known], np.float32)
+    without = [_units(embedded(each)).mean(axis=0) for each in pictures.values()]
+    means = [np.mean(without, axis=0)]
+    means += [_units(ruined(kind, 0)).mean(axis=0) for kind in spoilt if kind not in _NEAR]
+    centres = _units(np.array(means)).astype(np.float32)
     lengths = np.linalg.norm(vectors, axis=1)
     cosines = np.array([_spread(vectors @ centre / lengths) for centre in centres])
     cosines[1:, 1] /= SPOILT_WEIGHT
@@ -91,14 +92,8 @@ def fit_face_score(
     return replace(score, limit=limit, power=power)
 
 
-def _unit(vector: NDArray[np.floating]) -> NDArray[np.floating]:
-    return vector / max(float(np.linalg.norm(vector)), 1e-12)
-
-
-def _direction(vectors: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Return the mean of unit vectors."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.asarray((vectors / np.maximum(lengths, 1e-12)).mean(axis=0))
+def _units(vectors: NDArray[np.floating]) -> NDArray[np.floating]:
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
 
 def _spread(values: NDArray[np.floating]) -> tuple[float, float]:

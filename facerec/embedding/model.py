@@ -286,9 +286,7 @@ class OnnxModel(EmbeddingModel):
     def _begin(self, pixels: npt.NDArray[np.uint8]) -> Finish:
         size = self.batch_size
         if self._input.batch is None:
-            # Fewer pictures than cores are one batch, which all cores compute.
-            share = len(pixels) // self._engine.callers or len(pixels)
-            size = max(1, min(size, self._engine.at_once, share))
+            size = min(size, self._engine.at_once)
         starts = range(0, len(pixels), size)
         begun = [
             self._pool.submit(self._run, pixels[start : start + size], len(starts) == 1)

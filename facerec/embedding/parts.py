@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,7 +23,6 @@ from facerec.base.files import (
 from facerec.base.large_arrays import empty
 from facerec.base.names import same_names
 from facerec.base.recipe import differences
-from facerec.embedding.calibration import FaceScore
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import read_embeddings, write_embeddings
 from facerec.records.images import check_unique
@@ -46,7 +44,9 @@ class EmbeddingsWriter:
         note: see `describe_embedding`, perhaps with more fields. Parts of a job with another note
             (but for names and paths) or other ids are refused.
         subjects: see `Embeddings`.
-        faces: which pictures the model knows, for face scores.
+
+    Attributes:
+        rows: of each part, ascending; whole batches but for the last one.
 
     Raises:
         DatasetError: no image, ids that repeat, or a name that does not end in ``.npz``.
@@ -59,7 +59,6 @@ class EmbeddingsWriter:
         note: Mapping[str, Any],
         *,
         subjects: npt.NDArray[np.str_] | None = None,
-        faces: FaceScore | None = None,
     ) -> None:
         self.path = Path(path)
         if self.path.suffix != ".npz" or not len(ids):
@@ -68,9 +67,10 @@ class EmbeddingsWriter:
             )
         self.ids, self.note, self.subjects = same_names(ids), dict(note), subjects
         check_unique(self.ids, str(self.path))
-        self._faces = faces
         self.folder = self.path.with_name(f"{self.path.name}.parts")
-        self._rows_per_chunk = BATCHES_PER_CHUNK * int(self.note["batch_size"])
+        chunk, every = BATCHES_PER_CHUNK * int(self.note["batch_size"]), range(len(ids))
+        self.rows = [every[start : start + chunk] for start in every[::chunk]]
+        self._files = [self.folder / f"part-{i:06d}.npz" for i in range(len(self.rows))]
 
     def begin(self) -> list[int]:
         """Make the folder of parts, or go on with the one that is there; return missing parts.
@@ -78,20 +78,14 @@ class EmbeddingsWriter:
         Raises:
             FacerecError: the folder holds parts of another job, or cannot be written.
         """
-        names = b"".join(os.fsencode(name) + b"\0" for name in self.ids.tolist())
+        names = "\0".join(self.ids.tolist()).encode(errors="surrogateescape")
         ids = hashlib.sha256(names).hexdigest()
         begin_job(self.folder, {**job_identity(self.note), "images": len(self.ids), "ids": ids})
         return self.missing()
 
     def missing(self) -> list[int]:
         """Return the numbers of the parts that are not written yet."""
-        numbers = range(-(-len(self.ids) // self._rows_per_chunk))
-        return [number for number in numbers if not self._file(number).is_file()]
-
-    def rows(self, number: int) -> npt.NDArray[np.int64]:
-        """Return the rows of part ``number``, ascending; whole batches but for the last one."""
-        start = number * self._rows_per_chunk
-        return np.arange(start, min(start + self._rows_per_chunk, len(self.ids)))
+        return [number for number, file in enumerate(self._files) if not file.is_file()]
 
     def write(self, number: int, embeddings: Embeddings) -> None:
         """Write part ``number``, whole or not at all.
@@ -99,7 +93,7 @@ class EmbeddingsWriter:
         Raises:
             FacerecError: a file that cannot be written.
         """
-        write_embeddings(self._file(number), embeddings)
+        write_embeddings(self._files[number], embeddings)
 
     def finish(self) -> Embeddings:
         """Join the parts into the file, remove them, and return what it holds.
@@ -120,19 +114,20 @@ class EmbeddingsWriter:
         return whole
 
     def _joined(self) -> Embeddings:
-        first = read_embeddings(self._file(0))
+        first = read_embeddings(self._files[0])
         vectors = empty((len(self.ids), first.vectors.shape[1]), np.float32)
         norms = np.empty(len(self.ids), np.float32)
         failures: dict[int, str] = {}
         several: dict[int, str] = {}
-        digests = []
-        for number in range(-(-len(self.ids) // self._rows_per_chunk)):
-            rows, part = self.rows(number), read_embeddings(self._file(number))
+        digests, scores = [], []
+        for rows, part in zip(self.rows, map(read_embeddings, self._files), strict=True):
             vectors[rows], norms[rows] = part.vectors, part.norms
-            failures |= {int(rows[row]): why for row, why in part.failures.items()}
-            several |= {int(rows[row]): note for row, note in part.several.items()}
+            failures |= {rows[row]: why for row, why in part.failures.items()}
+            several |= {rows[row]: note for row, note in part.several.items()}
             assert part.digests is not None  # as `embed_images` gives them
             digests.append(part.digests)
+            if part.face_scores is not None:
+                scores.append(part.face_scores)
         return Embeddings(
             vectors,
             norms,
@@ -140,7 +135,7 @@ class EmbeddingsWriter:
             ids=self.ids,
             subjects=self.subjects,
             failures=failures,
-            face_scores=None if self._faces is None else self._faces(vectors),
+            face_scores=np.concatenate(scores) if scores else None,
             note=self.note,
             several=several,
             digests=np.concatenate(digests),
@@ -149,13 +144,10 @@ class EmbeddingsWriter:
     def abandon(self) -> int:
         """Remove the folder if no part is written; return the number of images in written parts."""
         missing = self.missing()
-        kept = len(self.ids) - sum(len(self.rows(number)) for number in missing)
+        kept = len(self.ids) - sum(len(self.rows[number]) for number in missing)
         if not kept:
             shutil.rmtree(self.folder, ignore_errors=True)
         return kept
-
-    def _file(self, number: int) -> Path:
-        return self.folder / f"part-{number:06d}.npz"
 
 
 def begin_job(folder: Path, job: Mapping[str, Any]) -> None:

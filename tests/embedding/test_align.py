@@ -171,13 +171,10 @@ def test_table_of_points(tmp_path: Path, ending: str, mark: str) -> None:
     lines = line("a/1.jpg", first), line('"comma, inside.jpg"', second)
     path = table(tmp_path / "points.csv", *lines, header=mark + HEADER, ending=ending)
     aligner = read_points(path)
-    image = photo()
-    crop = aligner.crop(image, "a/1.jpg", "where", (112, 112))[0]
-    np.testing.assert_array_equal(crop, align_face(image, first))
-    crop = aligner.crop(image, "comma, inside.jpg", "where", (224, 224))[0]
-    np.testing.assert_array_equal(crop, align_face(image, second, (224, 224)))
+    for image_id, points in (("a/1.jpg", first), ("comma, inside.jpg", second)):
+        np.testing.assert_array_equal(aligner.choose(photo(), "where", 1, image_id)[0], points)
     with pytest.raises(NotAcquiredError, match=r"^b.jpg: .*points.csv has no line .*'b'"):
-        aligner.crop(image, "b", "b.jpg", (112, 112))
+        aligner.choose(photo(), "b.jpg", 1, "b")
     assert aligner.describe() == {"method": "points", "path": str(path), "sha256": sha256(path)}
 
 
@@ -256,9 +253,6 @@ def test_insightface(insightface: type[FakeAnalysis], capsys: pytest.CaptureFixt
     np.testing.assert_array_equal(aligner.choose(image, "a", 1)[0], large)
     # The package takes BGR.
     np.testing.assert_array_equal(insightface.made.seen, image[:, :, ::-1])
-    np.testing.assert_array_equal(
-        aligner.crop(image, "a", "a", (112, 112))[0], align_face(image, large)
-    )
     insightface.faces = []
     with pytest.raises(NotAcquiredError, match=r"^a.jpg: insightface finds no face"):
         aligner.choose(image, "a.jpg", 1)
@@ -284,13 +278,11 @@ class FakeYN:
 
 
 def test_yunet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[tuple[str, str, float, float]] = []
+    made: list[tuple[str, str, float]] = []
     fake = FakeYN()
 
-    def create(
-        model: str, config: str, size: tuple[int, int], score: float, overlap: float, most: int
-    ) -> FakeYN:
-        made.append((model, config, score, overlap))
+    def create(model: str, config: str, size: tuple[int, int], score: float) -> FakeYN:
+        made.append((model, config, score))
         return fake
 
     monkeypatch.setattr(cv2, "FaceDetectorYN", types.SimpleNamespace(create=create))
@@ -298,10 +290,10 @@ def test_yunet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.write_bytes(b"weights")
     aligner = parse_align(str(path))
     assert isinstance(aligner, YuNet)
-    assert made == [(str(path), "", 0.6, 0.3)]
+    assert made == [(str(path), "", 0.6)]
     described = aligner.describe()
     assert described["sha256"] == sha256(path)
-    assert (described["score_threshold"], described["nms_threshold"]) == (0.6, 0.3)
+    assert described["score_threshold"] == 0.6
     assert alignment_words(described) == "alignment: yunet (yunet.onnx)"
     asked = parse_align(str(path), 0.9)
     assert asked is not None and asked.describe()["score_threshold"] == 0.9 == made[-1][2]
@@ -348,9 +340,8 @@ def test_a_face_on_its_side_is_found_upright(turns: int) -> None:
         expected = marks(lying, number)
         np.testing.assert_array_equal(mine, expected)
         np.testing.assert_array_equal(box, [*expected.min(axis=0), *expected.max(axis=0)])
-    crop = detector.crop(lying, "a", "a", (112, 112))[0].astype(int)
-    upright = Marked().crop(photo, "a", "a", (112, 112))[0].astype(int)
-    assert np.abs(crop - upright).mean() < 1
+    crop = align_face(lying, points[0]).astype(int)
+    assert np.abs(crop - align_face(photo, marks(photo, 3))).mean() < 1
 
 
 def test_of_faces_in_several_turns_the_surest_counts() -> None:

@@ -203,8 +203,7 @@ def embeddings(rows: Any) -> Embeddings:
     return Embeddings(vectors, np.linalg.norm(vectors, axis=1), flip=False)
 
 
-def test_embeddings_that_all_point_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("facerec.embedding.extraction._BLOCK", 2)
+def test_embeddings_that_all_point_the_same_way() -> None:
     direction, other = np.random.default_rng(0).normal(size=(2, 16))
     nothing = [np.full(16, np.nan), np.zeros(16)]
     alike = [*nothing, direction, 3 * direction, *nothing, direction, direction + 1e-5 * other]

@@ -42,9 +42,9 @@ def test_parts_in_any_order_give_the_file_written_at_once(tmp_path: Path) -> Non
     path = tmp_path / "new" / "e.npz"
     first = writer(path)
     assert first.begin() == [0, 1, 2, 3]
-    assert [len(first.rows(part)) for part in range(4)] == [16, 16, 16, 5]
-    first.write(2, share(first.rows(2)))
-    first.write(3, share(first.rows(3)))
+    assert [len(first.rows[part]) for part in range(4)] == [16, 16, 16, 5]
+    first.write(2, share(first.rows[2]))
+    first.write(3, share(first.rows[3]))
     # Another process, after a kill that left something half-written.
     (first.folder / ".part-000001.npz.x.tmp").write_bytes(b"half")
     second = writer(path)
@@ -52,7 +52,7 @@ def test_parts_in_any_order_give_the_file_written_at_once(tmp_path: Path) -> Non
     with pytest.raises(DatasetError, match="2 parts are missing, the first is number 0"):
         second.finish()
     for part in (1, 0):
-        second.write(part, share(second.rows(part)))
+        second.write(part, share(second.rows[part]))
     written = second.finish()
     assert path.read_bytes() == (tmp_path / "once.npz").read_bytes()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -65,7 +65,7 @@ def test_a_kill_while_parts_are_joined_costs_nothing(tmp_path: Path) -> None:
     path = tmp_path / "e.npz"
     first = writer(path)
     for part in first.begin():
-        first.write(part, share(first.rows(part)))
+        first.write(part, share(first.rows[part]))
     shutil.copytree(first.folder, tmp_path / "copy")
     first.finish()
     # Killed after the rename, before the parts were removed; and before the rename.
@@ -105,14 +105,12 @@ def test_wrong_or_damaged_parts(tmp_path: Path) -> None:
     first = writer(tmp_path / "e.npz")
     first.begin()
     for part in range(4):
-        first.write(part, share(first.rows(part)))
+        first.write(part, share(first.rows[part]))
     (first.folder / "part-000002.npz").write_bytes(b"damaged")
     with pytest.raises(DatasetError, match=r"part-000002\.npz: no whole"):
         first.finish()
     assert not first.path.exists()
-    (first.folder / "job.json").unlink()
-    with pytest.raises(DatasetError, match="holds no parts of a job to go on with"):
-        first.begin()
-    (first.folder / "job.json").write_bytes(b"damaged")
-    with pytest.raises(DatasetError, match="holds no parts of a job to go on with"):
-        first.begin()
+    for change in (Path.unlink, lambda job: job.write_bytes(b"damaged")):
+        change(first.folder / "job.json")
+        with pytest.raises(DatasetError, match="holds no parts of a job to go on with"):
+            first.begin()

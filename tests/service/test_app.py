@@ -412,6 +412,3 @@ def test_requests_in_flight_are_answered_before_the_end(serve: Any, model: Patch
     np.testing.assert_allclose(answers, expected, rtol=1e-6)
     with pytest.raises(pytest.importorskip("httpx").ConnectError):
         others[0].get("/healthz")
-
-
-# --- the batcher by itself -------------------------------------------------------------------

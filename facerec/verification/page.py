@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from facerec.base.files import json_bytes
 from facerec.report import words
 from facerec.report.conclusions import of_interval
 from facerec.report.csv_tables import to_csv
-from facerec.report.documents import files_listed, provenance_of, to_json
+from facerec.report.documents import files_listed, plain, provenance_of
 from facerec.report.folders import check_replaceable, write_folder
 from facerec.report.page import Block, FindingLine, Listed, Page, Section
 from facerec.report.plotting import Drawing, Drawings, slug
@@ -118,7 +119,7 @@ def write_report(
         "identification": [each.to_json() for each in searches],
         "files": sorted([*files, "report.html", "report.json"]),
     }
-    files["report.json"] = to_json(document)
+    files["report.json"] = json_bytes(plain(document))
     findings = [
         *(
             _of_result(name, results[name], rows)

@@ -25,7 +25,7 @@ from facerec.report.page import FindingLine, Listed, Page, Section
 from facerec.report.plotting import Drawings
 from facerec.report.table import facts_table
 from facerec.report.tidy import records
-from facerec.report.words import counted, limits, number, sentence, setting
+from facerec.report.words import counted, limits, number, sentence
 
 SCHEMA = "facerec.comparison.results/5"
 
@@ -169,7 +169,7 @@ def _page(summary: Summary, drawings: Drawings) -> Page:
     origin = ("command", "versions", "device", "data", *hashes, "seeds")
     known = {name: manifest[name] for name in origin if manifest.get(name)}
     facts = {**to_dict(comparison.protocol), **known}
-    table = facts_table("Protocol and origin", {key: setting(fact) for key, fact in facts.items()})
+    table = facts_table("Protocol and origin", facts)
     everything = "Every figure is in table.csv and results.json beside this page."
     return Page(
         title=comparison.question,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import facerec
-from facerec.base.files import json_bytes, parse_json, read_file
+from facerec.base.files import parse_json, read_file
 
 _PACKAGES = ("numpy", "scipy", "torch", "opencv-python", "matplotlib")
 
@@ -27,11 +27,6 @@ def provenance_of(command: str | None, packages: Sequence[str] = _PACKAGES) -> d
         **{package: version(package) for package in packages},
         "command": command,
     }
-
-
-def to_json(document: Any) -> bytes:
-    """Return a document as a JSON file; see `plain`."""
-    return json_bytes(plain(document))
 
 
 def files_listed(path: Path, **marks: str) -> set[str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -14,6 +15,7 @@ from rich.table import Table as TerminalTable
 from rich.text import Text as TerminalText
 
 from facerec.base.errors import printable
+from facerec.report.documents import plain
 
 
 @dataclass(frozen=True)
@@ -104,9 +106,13 @@ def escape_markdown(text: str) -> str:
     return re.sub(r"([\\`*_{}\[\]|#~])", r"\\\1", flat)
 
 
-def facts_table(caption: str, facts: Mapping[str, str]) -> Table:
-    """Return a table of two columns, a fact a row."""
-    return Table(caption, ("fact", "value"), list(facts.items()), words=("value",))
+def facts_table(caption: str, facts: Mapping[str, Any]) -> Table:
+    """Return a table of two columns, a fact a row; what is no text is shown as JSON."""
+    rows = [
+        (name, fact if isinstance(fact, str) else json.dumps(plain(fact), ensure_ascii=False))
+        for name, fact in facts.items()
+    ]
+    return Table(caption, ("fact", "value"), rows, words=("value",))
 
 
 def print_facts(facts: Iterable[tuple[str, str]], console: Console) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
@@ -137,23 +136,3 @@ def counts(estimate: Estimate) -> str:
 def sentence(text: str) -> str:
     """Return a text with a full stop at its end."""
     return text if text.endswith(".") else f"{text}."
-
-
-def setting(value: Any) -> str:
-    """Say a setting, a JSON value, on one line.
-
-    Examples:
-        >>> setting({"mean": 127.5, "flip": True, "groups": ["a", "b"]})
-        'mean 127.5, flip yes, groups a, b'
-        >>> setting([]), setting(None)
-        ('–', '–')
-    """
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key} {setting(inner)}" for key, inner in value.items()) or NOTHING
-    if isinstance(value, list | tuple):
-        return ", ".join(map(setting, value)) or NOTHING
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if value is None:
-        return NOTHING
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -12,10 +11,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from facerec.base.files import json_bytes
 from facerec.report import words
 from facerec.report.conclusions import of_interval
 from facerec.report.csv_tables import to_csv
-from facerec.report.documents import files_listed, plain, provenance_of, to_json
+from facerec.report.documents import files_listed, plain, provenance_of
 from facerec.report.folders import check_replaceable, write_folder
 from facerec.report.page import Block, FindingLine, Listed, Page, Section
 from facerec.report.plotting import Drawing, Drawings, slug
@@ -119,7 +119,7 @@ def write_report(
         "identification": [each.to_json() for each in searches],
         "files": sorted([*files, "report.html", "report.json"]),
     }
-    files["report.json"] = to_json(document)
+    files["report.json"] = json_bytes(plain(document))
     findings = [
         *(
             _of_result(name, results[name], rows)
@@ -264,8 +264,4 @@ def _provenance(result: Result) -> Table:
         known = {f"{title}: {key}": value for key, value in (mapping or {}).items()}
         facts |= known or {title: "unknown"}
     facts |= {"how": "; ".join(result.remarks)}
-    texts = {
-        name: fact if isinstance(fact, str) else json.dumps(plain(fact), ensure_ascii=False)
-        for name, fact in facts.items()
-    }
-    return facts_table(result.title, texts)
+    return facts_table(result.title, facts)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pytest import CaptureFixture, MonkeyPatch
+from pytest import MonkeyPatch
 
 from facerec.commands.audit import main
 from facerec.commands.audit_scores import main as scores_main
@@ -18,7 +18,7 @@ from facerec.embedding.file import read_embeddings, write_embeddings
 from facerec.fairness import rows as names
 from facerec.fairness.attributes import INFERRED
 from facerec.fairness.rows import At
-from tests.commands.conftest import Refused
+from tests.commands.conftest import Refused, Told
 
 FAST = ["--permutations", "99", "--replicates", "40", "--fmr", "1e-1,1e-2"]
 PERSONS, IMAGES = 40, 3
@@ -60,14 +60,13 @@ def workplace(tmp_path: Path, monkeypatch: MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(*arguments: str) -> None:
+def run(arguments: list[str]) -> None:
     given = ["--embeddings", "E.npz", "--attributes", "A.csv", "--group", "gender", "--out", "out"]
     main([*given, *FAST, *arguments])
 
 
-def test_report_and_summary(workplace: Path, capsys: CaptureFixture) -> None:
-    run("--one-to-many", "--fpir", "1e-1", "--reference", "male")
-    text = capsys.readouterr().out
+def test_report_and_summary(workplace: Path, told: Told) -> None:
+    text = told(run, "--one-to-many --fpir 1e-1 --reference male")
     flat = " ".join(text.split())
     assert "120 images of 40 subjects, 0 not acquired; labels: curator" in flat
     assert "A difference between groups is detected" in flat and "FPD (FMR max/min)" in flat
@@ -79,7 +78,7 @@ def test_report_and_summary(workplace: Path, capsys: CaptureFixture) -> None:
 def test_thresholds_of_scores(workplace: Path) -> None:
     lines = ["label,score", *(f"{row % 2},{row / 1000}" for row in range(1000))]
     Path("S.csv").write_text("\n".join(lines))
-    run("--threshold-from", "S.csv")
+    run(["--threshold-from", "S.csv"])
     rows = [
         row
         for row in json.loads(Path("out/audit.json").read_text())["rows"]
@@ -88,7 +87,7 @@ def test_thresholds_of_scores(workplace: Path) -> None:
     assert {row["target"]: row["denominator"] for row in rows}["1e-2"] == 500
 
 
-def test_both_rates_are_at_one_threshold(workplace: Path, capsys: CaptureFixture) -> None:
+def test_both_rates_are_at_one_threshold(workplace: Path, told: Told) -> None:
     """Of 14,900 impostor pairs 149 reach 0.5; the 14 of 1e-3 are all of one group."""
     accepted = {("women", "women"): (116, 4000, 0.9), ("men", "men"): (33, 4000, 0.6)}
     lines = ["label,score,gender_1,gender_2,label_source"]
@@ -109,8 +108,7 @@ def test_both_rates_are_at_one_threshold(workplace: Path, capsys: CaptureFixture
             "1 in 40 comparisons of two people",
         ),
     ):
-        scores_main([*flags, *given])
-        text = " ".join(capsys.readouterr().out.split())
+        text = " ".join(told(scores_main, *flags, *given).split())
         assert place in text and said in text and f"FNMR, {target.said}" in text
         assert place in Path("out/audit.html").read_text()
         assert f"{target.said} | FNMR, " in Path("out/model_card_section.md").read_text()
@@ -121,7 +119,7 @@ def test_both_rates_are_at_one_threshold(workplace: Path, capsys: CaptureFixture
     ("lacks", "has"), [("FMR (FPD)", "FNMR (FND)"), ("FNMR (FND)", "FMR (FPD)")]
 )
 def test_a_group_with_one_kind_of_pairs_is_compared_by_it(
-    workplace: Path, capsys: CaptureFixture, lacks: str, has: str
+    workplace: Path, told: Told, lacks: str, has: str
 ) -> None:
     """Of groups A and B 7 of 200 pairs of each kind are wrong, of C 150, all of one kind."""
     lines = ["label,score,race,label_source"]
@@ -131,8 +129,7 @@ def test_a_group_with_one_kind_of_pairs_is_compared_by_it(
             lines.append(f"{label},{0.9 if wrong != label else 0.1},{group},study")
     Path("S.csv").write_text("\n".join(lines))
     flags = ["--scores", "S.csv", "--group", "race", "--threshold", "0.5", "--out", "out"]
-    scores_main([*flags, "--replicates", "99"])
-    text = " ".join(capsys.readouterr().out.split())
+    text = " ".join(told(scores_main, *flags, "--replicates 99").split())
     assert "150 of 200 comparisons" in text and "recorded as C and 7 of 200 as A" in text
     assert "21.4 times [" in text and "7 of 200 as A are wrongly" in text
     card, page = (Path("out", name).read_text() for name in ("model_card_section.md", "audit.html"))
@@ -141,23 +138,19 @@ def test_a_group_with_one_kind_of_pairs_is_compared_by_it(
         assert f"C is left out where {lacks.replace(' ', 's are compared ')}" in place
         assert f"{rate} 75.00 %" in place and "150/200" in place
     assert "reaches --threshold" not in text
-    scores_main([*flags, "--replicates", "99", "--threshold", "5"])
-    assert "no score of S.csv reaches --threshold 5" in capsys.readouterr().out
+    text = told(scores_main, *flags, "--replicates 99 --threshold 5")
+    assert "no score of S.csv reaches --threshold 5" in text
 
 
-def test_quality_that_holds_the_norms_has_their_figures(
-    workplace: Path, capsys: CaptureFixture
-) -> None:
+def test_quality_that_holds_the_norms_has_their_figures(workplace: Path, told: Told) -> None:
     stored = read_embeddings(Path("E.npz"))
     assert stored.ids is not None
     lines = [
         f"{name};{norm!r}" for name, norm in zip(stored.ids, stored.norms.tolist(), strict=True)
     ]
     Path("Q.csv").write_text("\n".join(["Filename;UnifiedQualityScore.scalar", *lines]))
-    run("--quality", "Q.csv")
-    assert "no number in the column UnifiedQualityScore.scalar" in " ".join(
-        capsys.readouterr().out.split()
-    )
+    text = " ".join(told(run, "--quality Q.csv").split())
+    assert "no number in the column UnifiedQualityScore.scalar" in text
     by = {
         of: [
             (row["group"], row["target"], row["value"], row["numerator"])
@@ -188,16 +181,15 @@ def test_quality_that_holds_the_norms_has_their_figures(
     ],
 )
 def test_refusals(workplace: Path, refused: Refused, arguments: list[str], words: str) -> None:
-    assert words in refused(lambda more: run(*more), *arguments)
+    assert words in refused(run, *arguments)
 
 
 def test_spellings_and_values_that_change_are_named(
-    workplace: Path, capsys: CaptureFixture, refused: Refused
+    workplace: Path, told: Told, refused: Refused
 ) -> None:
     text = Path("A.csv").read_text()
     Path("A.csv").write_text(text.replace(",female,old", ",F,old"))
-    run()
-    flat = " ".join(capsys.readouterr().out.split())
+    flat = " ".join(told(run).split())
     assert "gender: female and F look like one group" in flat and "female 10 subjects" in flat
     head, *lines = text.splitlines()
     ages = [
@@ -205,21 +197,16 @@ def test_spellings_and_values_that_change_are_named(
         for row, line in enumerate(lines)
     ]
     Path("A.csv").write_text("\n".join([head, *ages]))
-    assert "all 40 subjects stand in several groups" in refused(
-        lambda more: run(*more, "--group", "age")
-    )
+    assert "all 40 subjects stand in several groups" in refused(run, "--group", "age")
 
 
-def test_inferred_labels_take_a_flag(
-    workplace: Path, capsys: CaptureFixture, refused: Refused
-) -> None:
+def test_inferred_labels_take_a_flag(workplace: Path, told: Told, refused: Refused) -> None:
     write_attributes(workplace, source="genderize.io")
-    assert "120 lines do not say" in refused(lambda more: run(*more))
-    run("--allow-inferred-labels")
-    assert INFERRED in " ".join(capsys.readouterr().out.split())
+    assert "120 lines do not say" in refused(run)
+    assert INFERRED in " ".join(told(run, "--allow-inferred-labels").split())
     assert INFERRED in Path("out/audit.html").read_text()
     assert INFERRED in Path("out/model_card_section.md").read_text()
     lines = "label,score,gender,label_source\n1,0.9,f,model\n0,0.1,f,model\n"
     Path("S.csv").write_text(lines)
     flags = ["--scores", "S.csv", "--group", "gender", "--out", "other"]
-    assert "2 lines do not say" in refused(lambda more: scores_main([*flags, *more]))
+    assert "2 lines do not say" in refused(scores_main, *flags)

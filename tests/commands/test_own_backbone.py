@@ -12,7 +12,7 @@ import pytest
 from helpers.tiny_training import write_training_set
 from helpers.toy_files import faces
 from helpers.toy_packs import make_pack
-from pytest import CaptureFixture, MonkeyPatch
+from pytest import MonkeyPatch
 from safetensors import safe_open
 
 from facerec.backbones import create_backbone, list_backbones, registered_by, registry
@@ -23,6 +23,7 @@ from facerec.commands.train import main as train
 from facerec.commands.verify import main as verify
 from facerec.embedding import load_model, save_model
 from facerec.training import Recipe
+from tests.commands.conftest import Refused
 
 PAGE = (Path(__file__).parents[2] / "docs/architecture.md").read_text()
 BLOCKS = dict(re.findall(r'^```python title="([^"]+)"\n(.*?)^```', PAGE, re.MULTILINE | re.DOTALL))
@@ -72,16 +73,14 @@ def test_a_model_file_names_the_file(workplace: Path, fresh: Any, monkeypatch: M
 
 @pytest.mark.integration
 def test_it_trains_and_is_verified_and_exported(
-    workplace: Path, fresh: Any, monkeypatch: MonkeyPatch, capsys: CaptureFixture
+    workplace: Path, fresh: Any, monkeypatch: MonkeyPatch, refused: Refused
 ) -> None:
     pytest.importorskip("onnxruntime")
     train(["plain.py", "--device", "cpu", *SMALL])
     pack = make_pack(workplace / "toy.bin", per_fold=1)
     arguments = ["--model", "runs/plain", "--bench", str(pack)]
     fresh()
-    with pytest.raises(SystemExit):
-        verify(arguments)
-    assert "plainnet.py" in capsys.readouterr().err
+    assert "plainnet.py" in refused(verify, *arguments)
     monkeypatch.setenv("FACEREC_BACKBONES", "plainnet.py")
     verify([*arguments, "--json", "out.json"])
     assert json.loads((workplace / "out.json").read_text())["results"]

@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.toy_files import encode
-from pytest import CaptureFixture
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.commands.serve import main
 from facerec.embedding import save_model
 from facerec.embedding.recognizer import load as load_recognizer
+from tests.commands.conftest import Refused
 from tests.helpers.toy_service import faces, form
 
 
@@ -103,7 +103,5 @@ def test_it_serves_until_it_is_told_to_stop(path: Path, stop: signal.Signals) ->
         (["MODEL", "--port", "70000"], "cannot listen there"),
     ],
 )
-def test_mistakes(path: Path, capsys: CaptureFixture, arguments: list[str], words: str) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main([str(path) if word == "MODEL" else word for word in arguments])
-    assert ended.value.code == 2 and words in " ".join(capsys.readouterr().err.split())
+def test_mistakes(path: Path, refused: Refused, arguments: list[str], words: str) -> None:
+    assert words in refused(main, *(path if word == "MODEL" else word for word in arguments))

@@ -29,7 +29,7 @@ from facerec.embedding import load_model
 from facerec.records import training_set
 from facerec.training import Recipe, checkpoint
 from facerec.training import run as run_module
-from tests.commands.conftest import Refused
+from tests.commands.conftest import Refused, Told
 
 DOOR = Path(facerec.__file__).parent.parent / "tools" / "train.py"
 
@@ -55,6 +55,7 @@ recipe = Recipe(
     log_every=1,
 )
 """
+TRAIN = ("arc.py", "--device", "cpu")
 STEPS = 8
 """Of a whole run: two epochs of 56 images."""
 
@@ -128,7 +129,7 @@ def finish(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
 
 
 def train(*arguments: str) -> None:
-    main(["arc.py", "--device", "cpu", *arguments])
+    main([*TRAIN, *arguments])
 
 
 def read(path: Path) -> dict[str, object]:
@@ -301,30 +302,27 @@ def test_ranks_that_fail_alike_say_so_once(
 
 @pytest.mark.integration
 def test_a_trial_stops_after_some_steps_and_a_damaged_image_is_skipped_on_resume(
-    workplace: Path, capsys: CaptureFixture, refused: Refused
+    workplace: Path, told: Told, refused: Refused
 ) -> None:
     records = workplace / "mine"
     shutil.copytree(workplace / "data", records)
     flags = ["--data.path", "mine", "--epochs", "3"]
-    train(*flags, "--max-steps", "2")
-    printed = " ".join(capsys.readouterr().out.split())
+    printed = " ".join(told(main, *TRAIN, *flags, "--max-steps 2").split())
     assert "stopped by --max-steps at step 2 of 12; the state of step 2 is saved" in printed
     assert printed.endswith("--name arc --resume and without --max-steps")
     run = workplace / "runs" / "arc"
     newest = checkpoint.latest(run / "checkpoints")
     assert newest is not None and newest.name == "step-00000002"
-    train(*flags, "--resume", "--max-steps", "1")  # and more
-    printed = " ".join(capsys.readouterr().out.split())
+    printed = " ".join(told(main, *TRAIN, *flags, "--resume --max-steps 1").split())  # and more
     assert "(resumed at step 2)" in printed and "stopped by --max-steps at step 2" in printed
     content = bytearray((records / "train.rec").read_bytes())
     for place in [match.start() for match in re.finditer(b"\xff\xd8\xff", content)][::3]:
         content[place : place + 3] = b"xyz"
     (records / "train.rec").write_bytes(content)
-    sentence = refused(main, "arc.py", "--device", "cpu", *flags, "--resume")
+    sentence = refused(main, *TRAIN, *flags, "--resume")
     assert "train.rec" in sentence
-    train(*flags, "--resume", "--data.on-error", "skip", "--accumulation", "2")
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "images skipped; first" in printed
+    printed = told(main, *TRAIN, *flags, "--resume --data.on-error skip --accumulation 2")
+    assert "images skipped; first" in " ".join(printed.split())
     assert [row["step"] for row in metrics(run)] == list(range(1, 13))
 
 
@@ -334,7 +332,7 @@ def test_a_run_that_is_being_trained_is_left_alone(trained: Path, refused: Refus
     leftover = run / ".metrics.jsonl.x.tmp"  # of the process that is at work
     leftover.write_text("")
     with exclusive(run):
-        sentence = refused(main, "arc.py", "--device", "cpu", "--resume")
+        sentence = refused(main, *TRAIN, "--resume")
     assert sentence.startswith(f"runs/arc: process {os.getpid()} on ")
     assert leftover.exists()
     train("--resume")

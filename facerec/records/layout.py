@@ -251,10 +251,8 @@ def _find_images(file: RecordFile) -> tuple[RecordIndex, Layout, list[str]]:
         keys, offsets = rebuild_index(file)
         found = f"lists {listed:,} of" if listed else "missing;"
         notes = [f"{path}: {found} {len(keys):,} records; rebuilt in memory"]
-    if (keys[1:] < keys[:-1]).any():
-        order = np.argsort(keys)
-        keys, offsets = keys[order], offsets[order]
-    index = RecordIndex(keys, offsets)
+    order = np.argsort(keys, kind="stable")  # which is quick where they are in order
+    index = RecordIndex(keys[order], offsets[order])
     header = _header_record(file, index)
     if header is None:
         return index, "im2rec", notes

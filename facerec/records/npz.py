@@ -110,8 +110,5 @@ def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         path: the file, overwritten; who needs it whole or not at all gives a temporary one.
         arrays: by name, without Python objects.
     """
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
-        for name, array in arrays.items():
-            # A ZipInfo of our own has a fixed date.
-            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
+    with path.open("wb") as file:  # to a path NumPy would add a suffix
+        np.savez(file, **arrays)  # type: ignore[arg-type]

@@ -320,13 +320,8 @@ def _read_index(path: Path, stamp: NDArray[np.int64]) -> Index | None:
         names = ("samples", "account", "stamp")
         index, _ = read_arrays(path, path.stat().st_size, names, _MAX_INDEX)
         samples = index["samples"]
-        kinds = {name: samples.dtype[name].kind for name in samples.dtype.names or ()}
-        sound = (
-            np.array_equal(index["stamp"], stamp)
-            and kinds == {"key": "S", "label": "S", "offset": "i", "size": "i"}
-            and samples.ndim == 1
-            and samples["size"].min(initial=0) >= 0
-        )
+        kinds = [samples.dtype[name].kind for name in ("key", "label", "offset", "size")]
+        sound = np.array_equal(index["stamp"], stamp) and (samples.ndim, kinds) == (1, [*"SSii"])
         _account(index)
     except (OSError, ArchiveError, KeyError, TypeError, ValueError, AttributeError, IndexError):
         return None

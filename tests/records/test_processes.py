@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -47,6 +50,18 @@ def _wait_for(condition: object, seconds: float = 120) -> None:
         time.sleep(0.05)
 
 
+@contextlib.contextmanager
+def _begun(folder: Path, script: str, *arguments: object, **how: Any) -> Iterator[Any]:
+    """Run a script in a folder."""
+    (folder / "script.py").write_text(script)
+    command = [sys.executable, "script.py", *map(str, arguments)]
+    process = subprocess.Popen(command, cwd=folder, **how)
+    try:
+        yield process
+    finally:
+        process.kill()
+
+
 def _is_running(pid: int) -> bool:
     try:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
@@ -61,33 +76,24 @@ def _is_running(pid: int) -> bool:
 def test_no_worker_outlives_a_signal_to_its_parent(
     tmp_path: Path, sent: signal.Signals, status: int
 ) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
     folder = tmp_path / "pids"
     folder.mkdir()
-    process = subprocess.Popen([sys.executable, str(script), str(folder)])
-    try:
+    with _begun(tmp_path, SCRIPT, folder) as process:
         _wait_for(lambda: len(list(folder.iterdir())) == 2)
         workers = [int(path.name) for path in folder.iterdir()]
         process.send_signal(sent)
         assert process.wait(60) == status
         _wait_for(lambda: not any(map(_is_running, workers)), 60)
-    finally:
-        process.kill()
 
 
 @pytest.mark.integration
 def test_ctrl_c_does_not_reach_processes_that_still_import(tmp_path: Path) -> None:
     """A terminal sends it to all of them; each would end with a traceback of its own."""
-    script = tmp_path / "script.py"
     early = "if __name__ != '__main__':\n    ready('importing'); time.sleep(1)\n\ndef work("
-    script.write_text(SCRIPT.replace("def work(", early))
+    script = SCRIPT.replace("def work(", early)
     for name in ("importing", "ready"):
         (tmp_path / name).mkdir()
-    process = subprocess.Popen(
-        [sys.executable, str(script), "ready"], cwd=tmp_path, stderr=subprocess.PIPE
-    )
-    try:
+    with _begun(tmp_path, script, "ready", stderr=subprocess.PIPE) as process:
         _wait_for(lambda: len(list((tmp_path / "importing").iterdir())) == 2)
         for path in (tmp_path / "importing").iterdir():
             os.kill(int(path.name), signal.SIGINT)
@@ -96,8 +102,6 @@ def test_ctrl_c_does_not_reach_processes_that_still_import(tmp_path: Path) -> No
         )
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=60)[1]
-    finally:
-        process.kill()
     assert process.returncode == 130 and said == b""
 
 
@@ -138,19 +142,13 @@ run_command(work, ["--folder", sys.argv[1]])
 
 def _signalled(folder: Path, body: str, sent: signal.Signals) -> int:
     """Run a command, send the signal when its work has begun, and return how it ended."""
-    script = folder / "script.py"
-    script.write_text(STUCK_SCRIPT.format(body=body))
     os.mkfifo(folder / "pipe")
-    process = subprocess.Popen(
-        [sys.executable, str(script), str(folder)], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout is not None and process.stdout.readline() == "begun\n"
+    how: dict[str, Any] = {"stdout": subprocess.PIPE, "text": True}
+    with _begun(folder, STUCK_SCRIPT.format(body=body), folder, **how) as process:
+        assert process.stdout.readline() == "begun\n"
         time.sleep(0.5)
         process.send_signal(sent)
-        return process.wait(60)
-    finally:
-        process.kill()
+        return int(process.wait(60))
 
 
 @pytest.mark.integration

@@ -177,12 +177,12 @@ def _table(results: Mapping[str, Mapping[str, VerificationResult]]) -> Table:
     rows = [
         (
             *(arm, pack),
-            f"{100 * result.accuracy.kfold.mean:.2f} % ± {100 * result.accuracy.kfold.sem:.2f}",
+            f"{100 * accuracy.mean:.2f} % ± {100 * accuracy.sem:.2f}",
             f"{result.metrics['norm CV'].value:.4f}",
         )
         for arm, packs in results.items()
         for pack, result in packs.items()
-        if result.accuracy is not None
+        if (accuracy := result.folds.get("accuracy"))
     ]
     headings = "arm", "pack", "accuracy ± SEM", "CV ‖f‖"
     return Table("Verification of people that neither model has seen", headings, rows, ("pack",))

@@ -163,12 +163,12 @@ def _table(sides: Iterable[tuple[str, Verified]]) -> Table:
     rows = [
         (
             *(arm, pack),
-            f"{100 * result.accuracy.kfold.mean:.2f} % ± {100 * result.accuracy.kfold.sem:.2f}",
+            f"{100 * accuracy.mean:.2f} % ± {100 * accuracy.sem:.2f}",
             f"{result.metrics['norm CV'].value:.4f}",
         )
         for arm, side in sides
         for pack, result in side.results.items()
-        if result.accuracy is not None
+        if (accuracy := result.folds.get("accuracy"))
     ]
     headings = "arm", "pack", "accuracy ± SEM", "CV ‖f‖"
     return Table("Verification of people that neither model has seen", headings, rows, ("pack",))

@@ -322,6 +322,7 @@ def _read_index(path: Path, stamp: NDArray[np.int64]) -> Index | None:
         samples = index["samples"]
         kinds = [samples.dtype[name].kind for name in ("key", "label", "offset", "size")]
         sound = np.array_equal(index["stamp"], stamp) and (samples.ndim, kinds) == (1, [*"SSii"])
+        sound = sound and samples["size"].min(initial=0) >= 0
         _account(index)
     except (OSError, ArchiveError, KeyError, TypeError, ValueError, AttributeError, IndexError):
         return None

@@ -143,9 +143,9 @@ class Monitor:
             return
         for name, result in results.items():
             self._write("validation", step, epoch=epoch, **result.to_json())
-            if result.accuracy is None:  # fewer pairs than folds
+            if not result.folds:  # fewer pairs than folds
                 continue
-            accuracy = result.accuracy.kfold
+            accuracy = result.folds["accuracy"]
             self._log("log", {f"accuracy/{name}": accuracy.mean}, step)
             if self.console is not None:
                 mean, sem = 100 * accuracy.mean, 100 * accuracy.sem

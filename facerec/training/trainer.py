@@ -184,9 +184,9 @@ class Trainer:
         epoch = self.learner.step // self.learner.steps_per_epoch
         self.monitor.validation(self.learner.step, epoch, results)
         accuracies = {
-            name: result.accuracy.kfold.mean
+            name: result.folds["accuracy"].mean
             for name, result in results.items()
-            if result.accuracy is not None  # fewer pairs than folds
+            if result.folds  # fewer pairs than folds
         }
         mean = sum(accuracies.values()) / max(len(accuracies), 1)
         if mean > self.best_accuracy:

@@ -17,11 +17,6 @@ if TYPE_CHECKING:
         score_pairs,
         select_embeddings,
     )
-    from facerec.verification.result import (
-        AccuracyEstimate,
-        Failure,
-        TprEstimate,
-        VerificationResult,
-    )
+    from facerec.verification.result import Failure, TprEstimate, VerificationResult
 else:
     __getattr__, __all__ = lazy_names(__name__)

@@ -32,12 +32,7 @@ from facerec.statistics.kfold import (
 from facerec.statistics.operating_points import Rate, parse_rate
 from facerec.statistics.rates import turned
 from facerec.verification.bench import INFERRED, Bench, Pairs, dependence, find_subjects
-from facerec.verification.result import (
-    AccuracyEstimate,
-    Failure,
-    TprEstimate,
-    VerificationResult,
-)
+from facerec.verification.result import Failure, TprEstimate, VerificationResult
 
 PRIORS = ("0.01", "0.001")
 """Prior probabilities of a mated pair for the detection cost, as NIST's evaluations use."""
@@ -99,20 +94,20 @@ def evaluate(
             )
     kept = pairs[valid]
     scored, subjects = kept.comparisons(values[valid])
-    accuracy = None
+    accuracy, by_fold = None, {}
     if pairs.folds is not None and kept.folds is not None:
         emptied = np.setdiff1d(pairs.folds, kept.folds)
         if emptied.size:
             raise MetricError(
                 f"{name}: no pair of fold {emptied[0] + 1} has a score; leave the fold out"
             )
-        folds, right = held_out(scored, kept.folds)
+        by_fold["accuracy"], right = held_out(scored, kept.folds)
         around = (
             wilson(int(right.sum()), right.size)
             if subjects is None
             else scored.interval(scored.mean(right))
         )
-        accuracy = _over_folds(folds, around)
+        accuracy = _over_folds(by_fold["accuracy"], around)
     auc, eer = scored.auc(), scored.eer()
     return VerificationResult(
         name=name,
@@ -121,6 +116,7 @@ def evaluate(
         mated=scored.mated.size,
         non_mated=scored.non_mated.size,
         accuracy=accuracy,
+        folds=by_fold,
         points=tuple(_tpr_at(scored, target) for target in fpr),
         auc=Estimate(auc[0], scored.interval(auc), unit="area"),
         eer=Estimate(eer[0], scored.interval(eer)),
@@ -185,14 +181,14 @@ def evaluate_embeddings(
         align=embeddings.note.get("align"),
         source=bench.source or None,
     )
-    compatible = None
+    metrics, folds = {**result.metrics, **_norms(embeddings.norms, pairs)}, {**result.folds}
     kept = pairs[~np.isnan(result.scores)]
     if compat is not None and kept.folds is not None:
         sides = vectors[kept.first], vectors[kept.second]
-        accuracy = insightface_accuracy(*sides, kept.issame, kept.folds)
-        compatible = _over_folds(accuracy, wilson(accuracy.correct, accuracy.pairs))
-    metrics = {**result.metrics, **_norms(embeddings.norms, pairs)}
-    return replace(result, compatible=compatible, metrics=metrics)
+        found = folds["insightface"] = insightface_accuracy(*sides, kept.issame, kept.folds)
+        around = wilson(found.correct, found.pairs)
+        metrics["accuracy as insightface’s"] = _over_folds(found, around)
+    return replace(result, metrics=metrics, folds=folds)
 
 
 def evaluate_bench(
@@ -358,10 +354,10 @@ def _notes(
     return notes + check_folds(pairs.issame, pairs.folds, things)
 
 
-def _over_folds(folds: KFoldAccuracy, interval: Interval) -> AccuracyEstimate:
+def _over_folds(folds: KFoldAccuracy, interval: Interval) -> Estimate:
     spread = f"± {100 * folds.sem:.2f} SEM, ± {100 * folds.std:.2f} std"
     remark = f"{folds.folds} folds, {spread}"
-    return AccuracyEstimate(folds.mean, interval, folds.correct, folds.pairs, remark, kfold=folds)
+    return Estimate(folds.mean, interval, folds.correct, folds.pairs, remark)
 
 
 def mean_interval(values: NDArray[np.floating], clusters: NDArray[np.integer]) -> Interval:

@@ -28,13 +28,6 @@ PAIRS: Names = "TPR", "FPR", "pairs"
 
 
 @dataclass(frozen=True)
-class AccuracyEstimate(Estimate):
-    """Accuracy over folds: the mean, with the interval of the share of all held-out pairs."""
-
-    kfold: KFoldAccuracy = field(kw_only=True)
-
-
-@dataclass(frozen=True)
 class TprEstimate:
     """TPR at an FPR, the FPR that its threshold realises, and the threshold."""
 
@@ -168,10 +161,11 @@ class VerificationResult(Result):
     """Mated (same) pairs with a score."""
     non_mated: int
     """Non-mated (different) pairs with a score."""
-    accuracy: AccuracyEstimate | None
-    """None for a protocol without folds."""
-    compatible: AccuracyEstimate | None = None
-    """Accuracy by InsightFace's rule, if asked for; its interval takes pairs as independent."""
+    accuracy: Estimate | None
+    """The mean over folds, with the interval of the share of all held-out pairs; None for a
+    protocol without folds."""
+    folds: Mapping[str, KFoldAccuracy] = field(default_factory=dict)
+    """Accuracy of each fold: "accuracy", and if asked for by InsightFace's rule, "insightface"."""
     points: tuple[TprEstimate, ...]
     auc: Estimate
     eer: Estimate
@@ -185,7 +179,8 @@ class VerificationResult(Result):
     """Ids of the images or templates, ``(m,)``."""
     metrics: Mapping[str, Estimate] = field(default_factory=dict)
     """Further figures by name: those without an interval, as d′ and least costs; raw norms of the
-    images of all pairs; the cost of a calibration."""
+    images of all pairs; the cost of a calibration; accuracy by InsightFace's rule, whose interval
+    takes pairs as independent."""
     calibration: ScoreCalibration | None = field(default=None, repr=False, compare=False)
     """Made elsewhere, and judged on these pairs; see `facerec.verification.calibration.judge`."""
 
@@ -205,16 +200,12 @@ class VerificationResult(Result):
     @property
     def rows(self) -> pd.DataFrame:
         """All figures, a row each, which terminal, page, CSV and JSON show alike."""
-        found: dict[str, Estimate | None] = {
-            "accuracy": self.accuracy,
-            "accuracy as insightface’s": self.compatible,
-        }
         failed = len(self.failures)
         total = failed + self.mated + self.non_mated
         lost = Estimate(failed / total, None, failed, total)
         others = {"AUC": self.auc, "EER on the ROC hull": self.eer, **self.metrics}
         figures = [
-            *((name, figure, "") for name, figure in found.items() if figure is not None),
+            *([] if self.accuracy is None else [("accuracy", self.accuracy, "")]),
             *(figure for point in self.points for figure in point.figures()),
             *((name, figure, "") for name, figure in others.items()),
             ("failures to acquire", lost, ""),
@@ -227,8 +218,7 @@ class VerificationResult(Result):
         A value that is not finite is the text "inf" or "-inf" (as a threshold: accept all), or
         null.
         """
-        folds = {"accuracy": self.accuracy, "insightface": self.compatible}
-        facts = ("subjects", "flip", "align", "score", "model", "source", "notes")
+        facts = ("folds", "subjects", "flip", "align", "score", "model", "source", "notes")
         document = {
             "bench": self.name,
             "pairs": {
@@ -237,7 +227,6 @@ class VerificationResult(Result):
                 "failures": self.failures,
             },
             "rows": records(self.rows),
-            "folds": {name: found.kfold for name, found in folds.items() if found is not None},
             "intervals": self.basis,
             **{name: getattr(self, name) for name in facts},
         }

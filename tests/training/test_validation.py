@@ -177,8 +177,8 @@ def fake_accuracy(monkeypatch: pytest.MonkeyPatch, by_step: dict[int, float]) ->
         def scored(*given: object) -> dict[str, VerificationResult]:
             results = real(*given)  # type: ignore[arg-type]
             for name, r in results.items():
-                kfold = replace(r.accuracy.kfold, mean=by_step[self.learner.step])
-                results[name] = replace(r, accuracy=replace(r.accuracy, kfold=kfold))
+                found = replace(r.folds["accuracy"], mean=by_step[self.learner.step])
+                results[name] = replace(r, folds={"accuracy": found})
             return results
 
         self.validator = scored  # type: ignore[assignment]

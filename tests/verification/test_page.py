@@ -109,7 +109,7 @@ def test_the_table_of_figures_is_what_terminal_and_page_show(
     (accuracy,) = [
         row for row in shown if row[0] == "one" and row[1].startswith("accuracy 10 folds")
     ]
-    assert accuracy[2].startswith(f"{100 * one.accuracy.kfold.mean:.2f}")
+    assert accuracy[2].startswith(f"{100 * one.accuracy.value:.2f}")
     assert accuracy[4] == f"{one.accuracy.events}/2000"
     stream = io.StringIO()
     print_result(one, Console(file=stream, width=80))

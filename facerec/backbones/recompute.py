@@ -15,6 +15,21 @@ from torch.utils.checkpoint import checkpoint
 from facerec.base.errors import RecipeError
 
 
+def blocks_of(backbone: nn.Module, option: str) -> list[nn.Module]:
+    """Return the blocks that a backbone is made of, for an option of a recipe that is about them.
+
+    Raises:
+        RecipeError: the backbone does not say what they are.
+    """
+    blocks: list[nn.Module] = list(getattr(backbone, "blocks", ()))
+    if not blocks:
+        raise RecipeError(
+            f"{option}: {type(backbone).__name__} does not say which of its modules are blocks; "
+            "leave the option out, or give the network a property `blocks`"
+        )
+    return blocks
+
+
 def recompute_activations(backbone: nn.Module) -> None:
     """Make each of the backbone's ``blocks`` keep only its input for backward.
 
@@ -27,14 +42,7 @@ def recompute_activations(backbone: nn.Module) -> None:
     Raises:
         RecipeError: it has no blocks.
     """
-    blocks: Any = getattr(backbone, "blocks", None)
-    if not blocks:
-        raise RecipeError(
-            f"{type(backbone).__name__} does not say which of its modules are blocks, so its "
-            "activations cannot be computed again; train without recompute, or give it a property "
-            "`blocks`"
-        )
-    for block in blocks:
+    for block in blocks_of(backbone, "recompute"):
         block.forward = functools.partial(_checkpointed, block, block.forward)
 
 

@@ -316,6 +316,10 @@ class ModelCalibration:
             read = from_dict(cls, given | own, where)
             if {point.flip for point in read.thresholds} - {read.flip}:
                 raise ValueError(f"flip {read.flip}, and thresholds of another")
+            points = sorted(read.thresholds, key=lambda at: (at.bench, parse_rate(at.fpr)))
+            for rarer, other in itertools.pairwise(points):
+                if rarer.bench == other.bench and rarer.threshold < other.threshold:
+                    raise ValueError(f"the threshold of {rarer} is below that of {other}")
         return read
 
     def write(self, path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Literal
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from facerec.base.errors import RecipeError
+from facerec.backbones.recompute import blocks_of
 from facerec.base.limits import Checked, CountOrNone, Positive, Share
 
 
@@ -54,12 +54,7 @@ def rate_factors(backbone: nn.Module, config: Finetune) -> dict[int, float]:
 
 def _units(backbone: nn.Module) -> Iterator[list[nn.Parameter]]:
     """Yield the parameters of each block, and of what lies before, between and after blocks."""
-    blocks: list[nn.Module] = list(getattr(backbone, "blocks", ()))
-    if not blocks:
-        raise RecipeError(
-            f"finetune.layer_decay: {type(backbone).__name__} does not say which of its modules "
-            "are blocks; leave the decay at 1, or give the network a property `blocks`"
-        )
+    blocks = blocks_of(backbone, "finetune.layer_decay")
     home = {id(p): number for number, block in enumerate(blocks) for p in block.parameters()}
     # Modules are registered in the order in which an image passes through them.
     for _, run in itertools.groupby(backbone.parameters(), key=lambda p: home.get(id(p), -1)):

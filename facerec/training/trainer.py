@@ -209,16 +209,16 @@ class Trainer:
             extra: facts to keep in the file, as JSON types.
         """
         weights = {} if self.learner.average is None else {"weights": "ema"}
-        if self.folder is not None and self.processes.is_main:
-            save_model(
+        if self.folder is not None:
+            self.processes.on_main(
+                save_model,
                 self.folder / name,
                 self.final_backbone if backbone is None else backbone,
                 self.recipe.backbone,
                 self.recipe.preprocessing,
                 to_dict(self.recipe),
-                extra={"step": self.learner.step, **weights, **extra},
+                {"step": self.learner.step, **weights, **extra},
             )
-        self.processes.barrier()
 
     def batches(self) -> Iterator[Batch]:
         """Load this rank's batches from the present step on."""

@@ -80,49 +80,38 @@ def images(count: int = 2) -> Tensor:
     return torch.randn(count, 3, 112, 112, generator=torch.Generator().manual_seed(2))
 
 
-def naive_forward(state: dict[str, Tensor], image: Tensor, depth: int, hidden: list[int]) -> Tensor:
-    """One image in loops over patches and heads, all in float64; ``hidden`` patches are masked."""
+def spelled_out(state: dict[str, Tensor], image: Tensor, depth: int, hidden: list[int]) -> Tensor:
+    """One image through plain products in float64; ``hidden`` patches are masked."""
     w = {name: tensor.double() for name, tensor in state.items()}
-    size = w["pos_embed"].shape[2]
+
+    def linear(x: Tensor, name: str) -> Tensor:
+        return x @ w[f"{name}.weight"].flatten(1).T + w.get(f"{name}.bias", 0)
 
     def layer_norm(x: Tensor, name: str) -> Tensor:
-        centred = x - x.mean()
-        scaled = centred / (centred.square().mean() + 1e-5).sqrt()
+        centred = x - x.mean(1, keepdim=True)
+        scaled = centred / (centred.square().mean(1, keepdim=True) + 1e-5).sqrt()
         return scaled * w[f"{name}.weight"] + w[f"{name}.bias"]
 
-    tokens = {}
-    for row in range(12):
-        for column in range(12):
-            patch = image[:, 9 * row : 9 * row + 9, 9 * column : 9 * column + 9].double()
-            kernel = w["patch_embed.proj.weight"].reshape(size, -1)
-            token = kernel @ patch.reshape(-1) + w["patch_embed.proj.bias"]
-            tokens[12 * row + column] = token + w["pos_embed"][0, 12 * row + column]
-    seen = [i for i in tokens if i not in hidden]
-    for block in (f"blocks.{i}" for i in range(depth)):
-        given = torch.stack([layer_norm(tokens[i], f"{block}.norm1") for i in seen])
-        projected = given @ w[f"{block}.attn.qkv.weight"].T
-        heads, part = [], size // 8
-        for head in range(8):
-            starts = (j * size + head * part for j in range(3))
-            q, k, v = (projected[:, start : start + part] for start in starts)
-            scores = (q @ k.T / math.sqrt(part)).exp()
+    corners = [(9 * row, 9 * column) for row in range(12) for column in range(12)]
+    patches = torch.stack([image[:, y : y + 9, x : x + 9].flatten() for y, x in corners]).double()
+    seen = [place for place in range(144) if place not in hidden]
+    tokens = (linear(patches, "patch_embed.proj") + w["pos_embed"][0])[seen]
+    for block in (f"blocks.{number}" for number in range(depth)):
+        heads, mixed = [], linear(layer_norm(tokens, f"{block}.norm1"), f"{block}.attn.qkv")
+        for q, k, v in zip(*(part.chunk(8, 1) for part in mixed.chunk(3, 1)), strict=True):
+            scores = (q @ k.T / math.sqrt(q.shape[1])).exp()
             heads.append(scores / scores.sum(1, keepdim=True) @ v)
-        attended = torch.cat(heads, 1) @ w[f"{block}.attn.proj.weight"].T
-        for row, i in enumerate(seen):
-            token = tokens[i] + attended[row] + w[f"{block}.attn.proj.bias"]
-            inner = w[f"{block}.mlp.fc1.weight"] @ layer_norm(token, f"{block}.norm2")
-            inner = (inner + w[f"{block}.mlp.fc1.bias"]).clamp(0, 6)
-            tokens[i] = token + w[f"{block}.mlp.fc2.weight"] @ inner + w[f"{block}.mlp.fc2.bias"]
-    parts = [
-        w["mask_token"][0, 0] if i in hidden else layer_norm(tokens[i], "norm") for i in tokens
-    ]
-    x = torch.cat(parts)
-    for linear, norm in ((0, 1), (2, 3)):
-        x = w[f"feature.{linear}.weight"] @ x
+        tokens = tokens + linear(torch.cat(heads, 1), f"{block}.attn.proj")
+        inner = linear(layer_norm(tokens, f"{block}.norm2"), f"{block}.mlp.fc1").clamp(0, 6)
+        tokens = tokens + linear(inner, f"{block}.mlp.fc2")
+    x = w["mask_token"][0].repeat(144, 1)
+    x[seen] = layer_norm(tokens, "norm")
+    x = x.view(1, -1)
+    for layer, norm in (("feature.0", "feature.1"), ("feature.2", "feature.3")):
         parts = ("running_mean", "running_var", "weight", "bias")
-        mean, variance, gamma, beta = (w[f"feature.{norm}.{part}"] for part in parts)
-        x = (x - mean) / (variance + 2e-5).sqrt() * gamma + beta
-    return x
+        mean, variance, gamma, beta = (w[f"{norm}.{part}"] for part in parts)
+        x = (linear(x, layer) - mean) / (variance + 2e-5).sqrt() * gamma + beta
+    return x[0]
 
 
 def test_forward_against_the_formula() -> None:
@@ -130,7 +119,7 @@ def test_forward_against_the_formula() -> None:
     with torch.no_grad():
         found = backbone(images())
         state = backbone.state_dict()
-        expected = torch.stack([naive_forward(state, image, 12, []) for image in images()])
+        expected = torch.stack([spelled_out(state, image, 12, []) for image in images()])
         assert expected.std() > 0.1
         torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
         exact = backbone.double()(images().double())
@@ -156,7 +145,7 @@ def test_hidden_patches_are_left_out_and_filled_in(monkeypatch: pytest.MonkeyPat
     with torch.no_grad():
         found = backbone(images())
         hidden = [order[129:].tolist() for order in orders[0]]  # ⌊144 · 0.9⌋ = 129 are seen
-        expected = [naive_forward(state, i, 12, h) for i, h in zip(images(), hidden, strict=True)]
+        expected = [spelled_out(state, i, 12, h) for i, h in zip(images(), hidden, strict=True)]
     assert hidden[0] != hidden[1]
     torch.testing.assert_close(found.double(), torch.stack(expected), rtol=1e-4, atol=1e-4)
     with torch.no_grad():

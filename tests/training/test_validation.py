@@ -142,15 +142,23 @@ def test_the_figures_are_those_of_verify(packs: Path, data: Path, tmp_path: Path
 # ---------------------------------------------------------------- in the trainer
 
 
-def train(recipe: Recipe, folder: Path, stop: int | None = None, resume: bool = False) -> Trainer:
-    """Train as the command does; ``stop`` ends the run there as SIGTERM would."""
-    validator = PackValidator(recipe, ALONE)
+def train(
+    recipe: Recipe, folder: Path, accuracies: dict[int, float] | None = None, resume: bool = False
+) -> Trainer:
+    """Train as the command does; packs have the accuracies of these steps if they are given."""
+    real = PackValidator(recipe, ALONE)
     learner = Learner(recipe, open_dataset(recipe.data, recipe.seed), ALONE)
-    trainer = Trainer(learner, folder, validator)
+
+    def wanted(*given: object) -> dict[str, VerificationResult]:
+        results = real(*given)  # type: ignore[arg-type]
+        for name, r in results.items():
+            found = replace(r.folds["accuracy"], mean=accuracies[learner.step])
+            results[name] = replace(r, folds={"accuracy": found})
+        return results
+
+    trainer = Trainer(learner, folder, wanted if accuracies else real)  # type: ignore[arg-type]
     if resume:
         trainer.resume()
-    if stop is not None:
-        trainer._stopping = lambda: trainer.learner.step == stop  # type: ignore[method-assign]
     trainer.fit()
     return trainer
 
@@ -165,44 +173,14 @@ def best(folder: Path) -> dict[str, object]:
         return json.loads(file.metadata()["facerec"])["extra"]
 
 
-def fake_accuracy(monkeypatch: pytest.MonkeyPatch, by_step: dict[int, float]) -> list[int]:
-    """Give each validation the accuracy wanted; return the steps at which one happened."""
-    seen: list[int] = []
-    original = Trainer.validate
-
-    def validate(self: Trainer) -> dict[str, VerificationResult]:
-        seen.append(self.learner.step)
-        real = self.validator
-
-        def scored(*given: object) -> dict[str, VerificationResult]:
-            results = real(*given)  # type: ignore[arg-type]
-            for name, r in results.items():
-                found = replace(r.folds["accuracy"], mean=by_step[self.learner.step])
-                results[name] = replace(r, folds={"accuracy": found})
-            return results
-
-        self.validator = scored  # type: ignore[assignment]
-        try:
-            return original(self)
-        finally:
-            self.validator = real
-
-    monkeypatch.setattr(Trainer, "validate", validate)
-    return seen
-
-
 def small(packs: Path, data: Path, **changes: object) -> Recipe:
     """Four steps an epoch of a model that is fast to score."""
     validation = Validation(benches=("toy",), data=packs)
     return tiny_recipe(data, **{"epochs": 4, "validation": validation} | changes)
 
 
-def test_the_best_weights_are_kept(
-    packs: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = fake_accuracy(monkeypatch, {4: 0.7, 8: 0.9, 12: 0.9, 16: 0.8})
-    trainer = train(small(packs, data), tmp_path)
-    assert seen == [4, 8, 12, 16]
+def test_the_best_weights_are_kept(packs: Path, data: Path, tmp_path: Path) -> None:
+    trainer = train(small(packs, data), tmp_path, {4: 0.7, 8: 0.9, 12: 0.9, 16: 0.8})
     assert best(tmp_path) == {"step": 8, "selected_on": {"toy": 0.9}}  # the first of equals
     lines = validations(tmp_path)
     assert [(line["step"], line["epoch"]) for line in lines] == [(4, 1), (8, 2), (12, 3), (16, 4)]
@@ -245,8 +223,7 @@ def test_what_was_validated_can_be_resumed(
     packs: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: int
 ) -> None:
     """Killed right after a validation, the run goes on to the same end, and loses no best."""
-    fake_accuracy(monkeypatch, {4: 0.7, 8: 0.9, 12: 0.8, 16: 0.6})
-    recipe = small(packs, data)
+    recipe, accuracies = small(packs, data), {4: 0.7, 8: 0.9, 12: 0.8, 16: 0.6}
     original = Monitor.validation
 
     def killed(self: Monitor, step: int, at: int, results: dict[str, VerificationResult]) -> None:
@@ -256,8 +233,8 @@ def test_what_was_validated_can_be_resumed(
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Monitor, "validation", killed)
-        train(recipe, tmp_path)
+        train(recipe, tmp_path, accuracies)
     assert whole_checkpoints(tmp_path / "checkpoints")[-1].name == f"step-{4 * epoch:08d}"
-    train(recipe, tmp_path, resume=True)
+    train(recipe, tmp_path, accuracies, resume=True)
     assert [line["step"] for line in validations(tmp_path)] == [4, 8, 12, 16]
     assert best(tmp_path) == {"step": 8, "selected_on": {"toy": 0.9}}

@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import anyio
 import numpy as np
@@ -21,6 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from facerec.base.errors import ImageError
 from facerec.base.names import same_name
+from facerec.embedding.align import Which
 from facerec.embedding.recognizer import FaceRecognizer, read_photo
 from facerec.records.decode import image_size
 from facerec.service.batching import Faces, Metrics
@@ -196,7 +197,7 @@ def _read_name(given: Sequence[bytes], field: str) -> str:
 
 
 def decode_faces(
-    images: list[bytes], recognizer: FaceRecognizer, which: Literal["all"] | int | None, most: int
+    images: list[bytes], recognizer: FaceRecognizer, which: Which, most: int
 ) -> tuple[Faces, Places, list[str]]:
     """Return aligned faces, uint8 RGB ``(N, H, W, 3)``, where each lies, and notes on photos.
 
@@ -218,11 +219,8 @@ def decode_faces(
         pixels, where = read_photo(image, f"image {i}")
         if misplaced := recognizer.misplaced(pixels, where):
             raise ImageError(misplaced)
-        if which == "all":
-            found = recognizer.faces(pixels, where)
-        else:
-            face, note = recognizer.face(pixels, where, which)
-            found, notes = [(face, None)], [*notes, note]
+        found, note = recognizer.faces(pixels, where, which)
+        notes.append(note)
         faces += [face for face, _ in found]
         places += [{"image": i, "face": k, "box": box} for k, (_, box) in enumerate(found, 1)]
     if len(faces) > most:

@@ -15,7 +15,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -65,6 +65,9 @@ Image = NDArray[np.uint8]
 Points = NDArray[np.floating[Any]]
 Faces = tuple[Points, Points]
 """Points ``(n, 5, 2)`` and boxes ``(n, 4)``: left, top, right and bottom, in pixels."""
+
+Which = Literal["all"] | int | None
+"""Which faces of a photo are meant: all, or one, see `Aligner.number`."""
 
 
 class NotAcquiredError(ImageError):
@@ -170,20 +173,22 @@ class Aligner(ABC):
     number: int | None = 1
 
     def choose(
-        self, image: Image, where: str, number: int | None, image_id: str = ""
-    ) -> tuple[Points, str]:
-        """Return the five points of a face, ``(5, 2)``, and a sentence if there are several.
+        self, image: Image, where: str, number: Which, image_id: str = ""
+    ) -> tuple[Faces, str]:
+        """Return the points and box of a face, or of all, and a sentence if one is of several.
 
         Args:
             image: uint8 RGB, ``(height, width, 3)``, upright: turned as its EXIF data asks.
             where: begins the sentence of an error.
-            number: which face, see the attribute.
+            number: which face, see the attribute; or all.
             image_id: the image's id in its source.
 
         Raises:
             NotAcquiredError: there is no such face, or nobody knows which is meant.
         """
         points, boxes = self.faces(image, where, image_id)
+        if number == "all":
+            return (points, boxes), ""
         areas, count = np.prod(boxes[:, 2:] - boxes[:, :2], axis=1), len(points)
         if number is None and (areas[1:2] >= _SIMILAR * areas[0]).any():
             raise NotAcquiredError(
@@ -194,7 +199,8 @@ class Aligner(ABC):
         if not 1 <= number <= count:
             raise NotAcquiredError(f"{where}: there is no face {number} among the {count} found")
         several = f"{where}: {count} faces, face {number} from the largest on is taken"
-        return points[number - 1], several if count > 1 else ""
+        chosen = slice(number - 1, number)
+        return (points[chosen], boxes[chosen]), several if count > 1 else ""
 
     @abstractmethod
     def faces(self, image: Image, where: str, image_id: str = "") -> Faces:

@@ -229,8 +229,8 @@ def read_face(
         image = decode_image(data, where, model.image_size, upright=source.upright)
         return image, "", image_digest(data)
     image = decode_image(data, where, size=None, upright=True)
-    points, note = align.choose(image, where, align.number, str(source.ids[index]))
-    crop = align_face(image, points, model.image_size, where, model.cut)
+    (points, _), note = align.choose(image, where, align.number, str(source.ids[index]))
+    crop = align_face(image, points[0], model.image_size, where, model.cut)
     number = source.shown[index].face if isinstance(source, EveryFace) else align.number
     return crop, note, image_digest(data, number or 1)
 

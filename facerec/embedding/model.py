@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -250,7 +249,6 @@ class OnnxModel(EmbeddingModel):
         self.timing = opened.timing
         give_back_memory()  # of the checks, and of an engine that was not chosen
         self._pool = ThreadPoolExecutor(opened.callers)
-        self._begun: weakref.WeakSet[Future[Any]] = weakref.WeakSet()
         # The stated output shape may be symbolic or wrong; a picture tells the truth.
         alone = self._run(pictures[1:], alone=False)
         self.embedding_size = alone.shape[1]
@@ -292,13 +290,12 @@ class OnnxModel(EmbeddingModel):
             self._pool.submit(self._run, pixels[start : start + size], len(starts) == 1)
             for start in starts
         ]
-        self._begun.update(begun)
         return lambda: np.concatenate([each.result() for each in begun])
 
     def stop(self) -> None:
         """Drop batches that no thread has taken up."""
-        for each in list(self._begun):
-            each.cancel()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool = ThreadPoolExecutor(self._engine.callers)
 
     def _run(self, pixels: npt.NDArray[np.uint8], alone: bool) -> npt.NDArray[np.float32]:
         return self._engine.run(self._prepared(pixels), alone)[: len(pixels)]

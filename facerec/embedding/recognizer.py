@@ -27,6 +27,7 @@ from facerec.embedding.align import (
     MISPLACED,
     NO_DETECTOR,
     Detector,
+    Which,
     align_face,
     detector_at_hand,
     displacement,
@@ -205,35 +206,28 @@ class FaceRecognizer:
             ImageError: it cannot be read, there is no face, or no detector; too few faces, or
                 nobody knows which is meant.
         """
-        image, where = read_photo(photo, where)
-        if (detector := self._detector_for(image, where)) is None:
-            return image, ""
-        points, note = detector.choose(image, where, number)
-        return align_face(image, points, self.model.image_size, where, self.model.cut), note
+        (face, *_), note = self.faces(photo, where, number)
+        return face[0], note
 
-    def faces(self, photo: Photo, where: str) -> list[tuple[Image, list[float] | None]]:
-        """Return all aligned faces of a photo, the largest first, and their boxes.
+    def faces(
+        self, photo: Photo, where: str = "the photo", number: Which = "all"
+    ) -> tuple[list[tuple[Image, list[float] | None]], str]:
+        """Return aligned faces of a photo with their boxes, the largest first, and a sentence.
 
         A box is left, top, right and bottom in pixels of the upright photo; None for an image that
-        is aligned already. Arguments and errors are those of `face`.
+        is aligned already. Arguments and errors are those of `face`, where ``number`` may be all.
         """
         image, where = read_photo(photo, where)
-        if (detector := self._detector_for(image, where)) is None:
-            return [(image, None)]
-        size, found = self.model.image_size, zip(*detector.faces(image, where), strict=True)
-        cut = self.model.cut
-        return [(align_face(image, each, size, where, cut), box.tolist()) for each, box in found]
-
-    def _detector_for(self, image: Image, where: str) -> Detector | None:
-        """Return what finds the faces of a photo; None for one that is aligned."""
         (height, width), size = image.shape[:2], self.model.image_size
         if (height, width) == size:
-            return None
+            return [(image, None)], ""
         face_template(size)  # no detector helps where there is none
         if self.detector is None:
             sides = f"{height}×{width} (height×width) is not {size[0]}×{size[1]}"
             raise ImageError(f"{where}: {sides}; {NO_DETECTOR}")
-        return self.detector
+        (points, boxes), note = self.detector.choose(image, where, number)
+        crops = [align_face(image, each, size, where, self.model.cut) for each in points]
+        return list(zip(crops, boxes.tolist(), strict=True)), note
 
     def similarity(self, a: Faces, b: Faces) -> NDArray[np.float32]:
         """Return the cosine of every face of ``a`` (rows) with every face of ``b`` (columns).

@@ -83,7 +83,7 @@ def find(
             image, digest = read_photo(data, where)[0], image_digest(data)
             said = own.misplaced(image, name)
             if digest not in faces:
-                faces[digest] = own.embed([face for face, _ in own.faces(image, where)])
+                faces[digest] = own.embed([face for face, _ in own.faces(image, where)[0]])
         except ImageError as error:
             said = str(error)
         rows = []

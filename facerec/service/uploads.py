@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import anyio
 import numpy as np
@@ -21,6 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from facerec.base.errors import ImageError
 from facerec.base.names import same_name
+from facerec.embedding.align import Which
 from facerec.embedding.recognizer import FaceRecognizer, read_photo
 from facerec.records.decode import image_size
 from facerec.service.batching import Faces, Metrics
@@ -65,7 +66,7 @@ class Bodies:
         self._most = 2 * LARGE * bounds.max_body_bytes
         # However short, a body weighs so much that the bound of bytes is one of their number too.
         self._least = self._most // (2 * bounds.max_queue)
-        self._held: list[_Body] = []  # in the order in which they were heard of
+        self._held: dict[_Body, None] = {}  # in the order in which they were heard of
         metrics.pending.set_function(lambda: sum(not body.whole for body in self._held))
 
     @contextlib.asynccontextmanager
@@ -83,7 +84,7 @@ class Bodies:
         address = request.client.host if request.client else ""
         body = _Body(address, anyio.move_on_after(seconds))
         kind = request.headers.get("content-type", "")
-        self._held.append(body)
+        self._held[body] = None
         self.make_room(self._most)
         try:
             with body.reading:
@@ -94,8 +95,7 @@ class Bodies:
                 raise Refusal(408, f"the body did not arrive within {seconds:g} seconds")
             yield fields
         finally:
-            with contextlib.suppress(ValueError):
-                self._held.remove(body)
+            self._held.pop(body, None)
 
     async def _chunks(self, body: _Body, request: Request) -> AsyncGenerator[bytes, None]:
         limit = self._bounds.max_body_bytes
@@ -110,8 +110,7 @@ class Bodies:
                 if body.size > limit:
                     raise too_large
                 if body in self._held:
-                    self._held.remove(body)
-                    self._held.append(body)
+                    self._held[body] = self._held.pop(body)
                 self.make_room(self._most)
                 yield chunk
         except ClientDisconnect as error:
@@ -132,7 +131,8 @@ class Bodies:
             if not heaviest or (heaviest <= most // 2 and total <= most):
                 return
             own = (body for body in self._held if body.address == address and not body.whole)
-            self._held.remove(silent := next(own))
+            silent = next(own)
+            del self._held[silent]
             silent.reading.cancel()
 
 
@@ -171,15 +171,12 @@ def read_form(fields: Fields, names: Sequence[str], bounds: Bounds) -> Form:
     if len(images) > bounds.max_images:
         raise Refusal(413, f"a request may hold {bounds.max_images} images; send several requests")
     sizes = [image_size(image, f"image {i}") for i, image in enumerate(images)]
-    for i, pixels in enumerate(np.cumsum([height * width for height, width in sizes])):
-        if pixels > bounds.max_pixels:
-            height, width = sizes[i]
-            raise Refusal(
-                413,
-                f"image {i}: it has {height:,}×{width:,} pixels, more than the limit of "
-                f"{bounds.max_pixels:,} for the images of a request; scale them down, or send "
-                "several requests",
-            )
+    if (pixels := sum(height * width for height, width in sizes)) > bounds.max_pixels:
+        raise Refusal(
+            413,
+            f"the images have {pixels:,} pixels, more than the limit of {bounds.max_pixels:,} for "
+            "those of a request; scale them down, or send several requests",
+        )
     return Form(images, sizes, **{field: _read_name(found[field], field) for field in found})
 
 
@@ -196,7 +193,7 @@ def _read_name(given: Sequence[bytes], field: str) -> str:
 
 
 def decode_faces(
-    images: list[bytes], recognizer: FaceRecognizer, which: Literal["all"] | int | None, most: int
+    images: list[bytes], recognizer: FaceRecognizer, which: Which, most: int
 ) -> tuple[Faces, Places, list[str]]:
     """Return aligned faces, uint8 RGB ``(N, H, W, 3)``, where each lies, and notes on photos.
 
@@ -218,11 +215,8 @@ def decode_faces(
         pixels, where = read_photo(image, f"image {i}")
         if misplaced := recognizer.misplaced(pixels, where):
             raise ImageError(misplaced)
-        if which == "all":
-            found = recognizer.faces(pixels, where)
-        else:
-            face, note = recognizer.face(pixels, where, which)
-            found, notes = [(face, None)], [*notes, note]
+        found, note = recognizer.faces(pixels, where, which)
+        notes.append(note)
         faces += [face for face, _ in found]
         places += [{"image": i, "face": k, "box": box} for k, (_, box) in enumerate(found, 1)]
     if len(faces) > most:

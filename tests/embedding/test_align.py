@@ -172,7 +172,7 @@ def test_table_of_points(tmp_path: Path, ending: str, mark: str) -> None:
     path = table(tmp_path / "points.csv", *lines, header=mark + HEADER, ending=ending)
     aligner = read_points(path)
     for image_id, points in (("a/1.jpg", first), ("comma, inside.jpg", second)):
-        np.testing.assert_array_equal(aligner.choose(photo(), "where", 1, image_id)[0], points)
+        np.testing.assert_array_equal(aligner.choose(photo(), "where", 1, image_id)[0][0], [points])
     with pytest.raises(NotAcquiredError, match=r"^b.jpg: .*points.csv has no line .*'b'"):
         aligner.choose(photo(), "b.jpg", 1, "b")
     assert aligner.describe() == {"method": "points", "path": str(path), "sha256": sha256(path)}
@@ -250,7 +250,7 @@ def test_insightface(insightface: type[FakeAnalysis], capsys: pytest.CaptureFixt
     image = photo()
     small, large = face_template().astype(np.float32), (face_template() + 9).astype(np.float32)
     insightface.faces = [face(0, 20, small), face(5, 90, None), face(30, 60, large)]
-    np.testing.assert_array_equal(aligner.choose(image, "a", 1)[0], large)
+    np.testing.assert_array_equal(aligner.choose(image, "a", 1)[0][0], [large])
     # The package takes BGR.
     np.testing.assert_array_equal(insightface.made.seen, image[:, :, ::-1])
     insightface.faces = []
@@ -303,14 +303,14 @@ def test_yunet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         [[0, 0, 20, 20, *range(10), 0.99], [10, 20, 90, 80, *points.reshape(-1), 0.95]], np.float32
     )
     image = photo()
-    found, several = aligner.choose(image, "a", 1)
+    ((found,), _), several = aligner.choose(image, "a", 1)
     np.testing.assert_allclose(found, points, rtol=1e-6)
     assert "2 faces" in several and aligner.faces(image, "a")[1][0].tolist() == [10, 20, 100, 100]
     assert fake.size == (200, 150)
     np.testing.assert_array_equal(fake.seen, image[:, :, ::-1])  # OpenCV takes BGR
 
     # Large photos are shown smaller, and the points come back in their own pixels.
-    found = aligner.choose(photo(1500, 2000), "a", 1)[0]
+    (found,), _ = aligner.choose(photo(1500, 2000), "a", 1)[0]
     assert fake.size == (640, 480) and fake.seen.shape == (480, 640, 3)
     np.testing.assert_allclose(found, points * 3.125, rtol=1e-6)
 
@@ -327,7 +327,7 @@ def test_yunet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         fake.rows = np.array(
             [[*box[:4], *[float(i)] * 10, box[4]] for i, box in enumerate(boxes)], np.float32
         )
-        assert aligner.choose(image, "a", 1)[0][0, 0] == first
+        assert aligner.choose(image, "a", 1)[0][0][0, 0, 0] == first
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 3])
@@ -364,8 +364,8 @@ def test_which_of_several_faces_is_meant(size: float, refused: bool) -> None:
     """The second face's area is 0.56 and 0.42 of the first one's."""
     photo, detector = marked_photo((3, 10, 40, 1.5), (5, 220, 80, 1.5 * size)), Marked()
     for number, face in ((1, 3), (2, 5)):
-        points, note = detector.choose(photo, "a.jpg", number)
-        np.testing.assert_array_equal(points, marks(photo, face))
+        (points, _), note = detector.choose(photo, "a.jpg", number)
+        np.testing.assert_array_equal(points, [marks(photo, face)])
         assert note.startswith("a.jpg: 2 faces") and f"face {number}" in note
     with pytest.raises(NotAcquiredError, match=r"no face 3 among the 2"):
         detector.choose(photo, "a.jpg", 3)
@@ -373,5 +373,5 @@ def test_which_of_several_faces_is_meant(size: float, refused: bool) -> None:
         with pytest.raises(NotAcquiredError, match=r"^a\.jpg: 2 faces"):
             detector.choose(photo, "a.jpg", None)
     else:
-        points, note = detector.choose(photo, "a.jpg", None)
+        (points, _), note = detector.choose(photo, "a.jpg", None)
         assert "face 1" in note and (points == marks(photo, 3)).all()

@@ -185,7 +185,7 @@ def inside(model: EmbeddingModel, photo: np.ndarray) -> np.ndarray:
     recognizer = FaceRecognizer(model, flip=False)
     recognizer.detector = Marked()
     crop, _ = recognizer.face(photo)
-    (box,) = [crop for crop, _ in recognizer.faces(photo, "photo")]
+    (box,) = [crop for crop, _ in recognizer.faces(photo, "photo")[0]]
     np.testing.assert_array_equal(crop, box)
     return shifted(crop[None], model.shift)[0, 12:100, 12:100]
 

@@ -7,6 +7,7 @@ which faces the model knows, which cosine decides, and what a cosine is worth as
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -28,6 +29,7 @@ from facerec.embedding.onnx_preprocessing import PIXELS, UNSCALED
 from facerec.records.non_faces import SPOILT
 from facerec.statistics.calibration import LikelihoodRatio, Pairs
 from facerec.statistics.intervals import wilson
+from facerec.statistics.operating_points import parse_rate
 
 SCHEMA = "facerec.model_calibration/1"
 

@@ -82,6 +82,7 @@ DAMAGES: list[dict[str, Any]] = [
     {"align": 7},
     {"thresholds": [{"fpr": "1e-3", "threshold": 0.3, "flip": False}]},
     {"thresholds": [point(1.5)]},
+    {"thresholds": [point(0.3), point(0.2) | {"fpr": "1e-6"}]},
     {"faces": {**faces_json(refusing(np.ones(16))), "limit": float("nan")}},
     {"faces": faces_json(refusing(np.ones(3)))},  # of another size
     *(

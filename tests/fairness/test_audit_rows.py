@@ -197,15 +197,6 @@ def test_an_audit_says_of_its_pairs_what_verification_says(tmp_path: Path) -> No
 # --- scores -----------------------------------------------------------------------------------
 
 
-def some_scores() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return label, score and race of 2,000 pairs of nobody known."""
-    generator = np.random.default_rng(0)
-    same = generator.random(2000) < 0.4
-    race = generator.choice(["A", "B"], 2000, p=[0.7, 0.3])
-    centres = np.where(same, 0.6, 0.1 + 0.1 * (race == "B"))
-    return same, np.tanh(centres + 0.2 * generator.normal(size=2000)), race
-
-
 def write_scores(path: Path, header: str, *columns: np.ndarray) -> ScoredPairs:
     lines = [",".join(map(str, (*line, "study"))) for line in zip(*columns, strict=True)]
     path.write_text("\n".join([f"{header},label_source", *lines]) + "\n")
@@ -213,7 +204,10 @@ def write_scores(path: Path, header: str, *columns: np.ndarray) -> ScoredPairs:
 
 
 def test_pairs_of_nobody_known_are_independent(tmp_path: Path) -> None:
-    same, scores, race = some_scores()
+    generator = np.random.default_rng(0)
+    same, race = generator.random(2000) < 0.4, generator.choice(["A", "B"], 2000, p=[0.7, 0.3])
+    centres = np.where(same, 0.6, 0.1 + 0.1 * (race == "B"))
+    scores = np.tanh(centres + 0.2 * generator.normal(size=2000))
     scored = write_scores(tmp_path / "s.csv", "label,score,race", same.astype(int), scores, race)
     found = audit_scores(scored, ("race",), name="s.csv", settings=FAST)
     assert found.facts["subjects"] is None and any("independent" in w for w in found.warnings)

@@ -135,9 +135,6 @@ def test_writing(tmp_path, suffix):
     assert list(tmp_path.iterdir()) == [path]
 
 
-# -- content that is no pack ---------------------------------------------------------------------
-
-
 # -- hostile pickles -----------------------------------------------------------------------------
 
 

@@ -102,9 +102,8 @@ def score_models(
     joined = [_concatenate(of_models) for of_models in zip(*raw, strict=True)]
 
     def search(queries: NDArray[np.float32], *gallery: NDArray[np.float32]) -> Retrieval:
-        references = gallery[0] if gallery else None
-        known = gallery_labels[0] if gallery else None
-        return retrieve(queries, labels, references=references, reference_labels=known, ks=recalls)
+        references = (gallery[0], gallery_labels[0]) if gallery else None
+        return retrieve(queries, labels, references=references, ks=recalls)
 
     scores: dict[tuple[str, str], NDArray[np.float64]] = {}
     together = search(*joined)

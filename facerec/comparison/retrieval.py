@@ -61,8 +61,7 @@ def retrieve(
     embeddings: ArrayLike,
     labels: ArrayLike,
     *,
-    references: ArrayLike | None = None,
-    reference_labels: ArrayLike | None = None,
+    references: tuple[ArrayLike, ArrayLike] | None = None,
     ks: Sequence[int] = (1, 2, 4, 8),
 ) -> Retrieval:
     """Search the nearest references of every query and rate them.
@@ -72,8 +71,8 @@ def retrieve(
     Args:
         embeddings: queries, raw or normalised, ``(N, D)``.
         labels: class of each query, ``(N,)`` integers.
-        references: ``(M, D)``; by default every query is compared with all others.
-        reference_labels: class of each reference, ``(M,)``.
+        references: vectors ``(M, D)`` and their classes ``(M,)``; by default every query is
+            compared with all others.
         ks: for Recall@K.
 
     Raises:
@@ -84,7 +83,7 @@ def retrieve(
     raw, own, norms = _checked(embeddings, labels, "query")
     others, known, lengths = raw, own, norms
     if references is not None:
-        others, known, lengths = _checked(references, reference_labels, "reference")
+        others, known, lengths = _checked(*references, "reference")
     relevant = count_equal(own, known) - itself
     kept = relevant > 0
     if not kept.any():
@@ -149,7 +148,7 @@ def clustering(embeddings: ArrayLike, labels: ArrayLike, seed: int) -> dict[Clus
 
 
 def _checked(
-    embeddings: ArrayLike, labels: ArrayLike | None, noun: str
+    embeddings: ArrayLike, labels: ArrayLike, noun: str
 ) -> tuple[NDArray[np.floating], NDArray[np.int64], NDArray[np.float64]]:
     """Return embeddings, their labels and their norms."""
     raw = np.asarray(embeddings)

@@ -43,7 +43,7 @@ def test_query_against_gallery(trainer: ArmTrainer, monkeypatch: pytest.MonkeyPa
     assert len(run.labels) == 16
     query, gallery = (trainer.embed(model, each, protocol()) for each in sides)
     query_labels, gallery_labels = (trainer.labels[each] for each in sides)
-    found = retrieve(query, query_labels, references=gallery, reference_labels=gallery_labels)
+    found = retrieve(query, query_labels, references=(gallery, gallery_labels))
     assert run.mean("concatenated", "map_at_r") == found.means()["map_at_r"]
 
 

@@ -88,7 +88,7 @@ def test_equals_the_naive_loop_with_ties_and_lone_queries(case: dict[str, Any]) 
     expected = naive(scores, labels, reference_labels, others is None)
     options: dict[str, Any] = {"ks": KS}
     if others is not None:
-        options |= {"references": references, "reference_labels": reference_labels}
+        options["references"] = others
     if not expected[0]:
         with pytest.raises(MetricError, match="has a reference of its class"):
             retrieve(x, labels, **options)
@@ -115,7 +115,7 @@ def test_clusters_of_separated_classes() -> None:
     ("changes", "sentence"),
     [
         ({"embeddings": np.array([[1, 1], [0, 0], [1, 0], [1, 1.0]])}, "of query 1 is zero"),
-        ({"references": np.array([[0.0, np.inf]]), "reference_labels": [0]}, "reference 0 is zero"),
+        ({"references": (np.array([[0.0, np.inf]]), [0])}, "reference 0 is zero"),
         ({"labels": [0, 1, 2, 3]}, "none of the 4 queries has a reference of its class"),
     ],
 )

@@ -39,7 +39,6 @@ class Tile:
 
     def __init__(self, tiles: Tiles, rows: slice, columns: slice) -> None:
         self._tiles, self.rows, self.columns = tiles, rows, columns
-        self.spans = rows, columns
         self.shape = rows.stop - rows.start, columns.stop - columns.start
 
     def exact(self) -> NDArray[np.float32]:
@@ -110,8 +109,8 @@ class Tile:
     def _copies(self, kind: Kind) -> list[tuple[Coarse, slice]]:
         from facerec.cosines.coarse import copy_of
 
-        sides = self._tiles.left, self._tiles.right
-        return [(copy_of(side, kind), span) for side, span in zip(sides, self.spans, strict=True)]
+        sides = (self._tiles.left, self.rows), (self._tiles.right, self.columns)
+        return [(copy_of(side, kind), span) for side, span in sides]
 
     def _edges(
         self, kind: Kind, low: NDArray[np.floating], high: NDArray[np.floating]

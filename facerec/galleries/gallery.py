@@ -324,9 +324,8 @@ class Gallery:
         rows, held = self._rows_of_people(*subjects), self.templates
         if self._rows is not None:
             self._rows.erase()
-        self.templates = take(held, np.delete(np.arange(len(self)), rows))
-        held[rows] = 0  # nor do they stay in memory
         self._leave_out(rows)
+        held[rows] = 0  # nor do they stay in memory
 
     def rename(self, subject: str, name: str) -> None:
         """Give a subject another name; template, dates, photos and calibration scores stay theirs.
@@ -356,7 +355,8 @@ class Gallery:
         return rows
 
     def _leave_out(self, rows: NDArray[np.int64]) -> None:
-        """Take subjects out of everything but the templates."""
+        """Take subjects out of all arrays, which are new ones then, and out of the calibration."""
+        self.templates = take(self.templates, np.delete(np.arange(len(self)), rows))
         if self.calibration is not None:
             self.calibration = self.calibration.without(rows)
         # Text keeps the width of its longest name, which may have been one of theirs.
@@ -384,7 +384,6 @@ class Gallery:
             return self
         if self._current is None or len(self._current) != len(self) - gone.size:
             self._current = copy.copy(self)
-            self._current.templates = take(self.templates, np.delete(np.arange(len(self)), gone))
             self._current._leave_out(gone)
         return self._current
 

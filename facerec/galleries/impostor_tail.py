@@ -41,7 +41,7 @@ _ROUNDS = 8
 # What is believed before the data, in numbers of rows that would say so: a tail a little heavier
 # than normal. It decides only where sets have a few subjects.
 _SLOPE, _SLOPE_ROWS = 1.1, 20.0
-_SHIFT, _SHIFT_ROWS = 0.0, 5.0
+_SHIFT_ROWS = 5.0
 
 # A row's own mean and spread are trusted from so many others on: in fewer, a score with its own
 # subject would weigh too much in them, and rows without one would look too good beside it.
@@ -140,7 +140,7 @@ def nearest_subjects(
     others, scores = best(left, right, ranks, apart=apart, stage=stage, progress=progress)
     if named is not None and several:
         scores = _without_more_of_the_best(scores, others, sides[1], named)
-    scale = _centre_and_spread(*sides, same=alone)
+    scale = _centre_and_spread(*sides)
     candidates = max(len(sides[1]) - alone, 1)
     return others[:, 0].copy(), _fit_tail(scores[:, :_RANKS], candidates, scale, share)
 
@@ -164,7 +164,7 @@ def _without_more_of_the_best(
     Returns:
         Scores, ``(n, k)``, descending, −∞ where there are fewer.
     """
-    middle, spread = _centre_and_spread(templates, templates, same=True)
+    middle, spread = _centre_and_spread(templates, templates)
     kept = scores.copy()
     for start in range(0, len(scores), 1024):
         rows = slice(start, start + 1024)
@@ -177,7 +177,7 @@ def _without_more_of_the_best(
 
 
 def _centre_and_spread(
-    first: NDArray[np.float32], second: NDArray[np.float32], *, same: bool = False
+    first: NDArray[np.float32], second: NDArray[np.float32]
 ) -> tuple[float, float]:
     """Return median and spread of the products of two sets, looking at the lower half alone.
 
@@ -186,12 +186,11 @@ def _centre_and_spread(
 
     Args:
         first: ``(R, D)``.
-        second: ``(C, D)``.
-        same: both are one set, of which no row is compared with itself.
+        second: ``(C, D)``, or the first one itself, of which no row is compared with itself.
     """
     generator = np.random.default_rng(0)
     row, column = (generator.permutation(len(side))[:SAMPLE] for side in (first, second))
-    products = (first[row] @ second[column].T)[(row[:, None] != column) | (not same)]
+    products = (first[row] @ second[column].T)[(row[:, None] != column) | (first is not second)]
     if not products.size:
         return 0.0, 1.0
     low, middle = np.quantile(products, [_NORMAL_QUANTILE, 0.5])
@@ -225,10 +224,7 @@ def _fit_tail(
         with np.errstate(divide="ignore"):
             chance = np.log(-np.expm1(-expected))
         values = np.where(expected < 1e-12, log_expected, chance)
-        now = accept(values, share)
-        if np.array_equal(known, now):
-            break
-        known = now
+        known = accept(values, share)
     return values
 
 
@@ -245,11 +241,11 @@ def _moments(
         rows += float(np.count_nonzero(there))
     slope = gaps / rows
     if exponents.shape[1] < 2:
-        return slope, _SHIFT
+        return slope, 0.0
     there = np.isfinite(exponents[:, 1])
     mean = np.where(has_mate, digamma(1), digamma(2))[there]
     shifts = float(np.sum(exponents[there, 1] - slope * (np.log(candidates) - mean)))
-    return slope, (_SHIFT * _SHIFT_ROWS + shifts) / (_SHIFT_ROWS + np.count_nonzero(there))
+    return slope, shifts / (_SHIFT_ROWS + np.count_nonzero(there))
 
 
 def accept(log_p: NDArray[np.float64], share: float) -> NDArray[np.bool_]:

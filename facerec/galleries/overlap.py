@@ -80,36 +80,25 @@ def find_overlap(
         raise MetricError(f"{usable} {names[1]} do not tell how alike impostors are; give more")
     templates = directions(first.sums()), directions(second.sums())
     others, log_p = nearest_subjects(
-        *templates,
-        share=share,
-        named=second.named,
-        device=choose_device(device),
-        stage="comparing templates",
-        progress=progress,
+        *templates, share=share, named=second.named, device=choose_device(device), progress=progress
     )
     subject = np.flatnonzero(accept(log_p, share))
     subject = subject[np.argsort(log_p[subject], kind="stable")]
     other = others[subject]
-    cosine = np.einsum("nd,nd->n", templates[0][subject], templates[1][other])
-    found = {"subject": subject, "other": other, "cosine": cosine}
-    found |= {"log10_p": log_p[subject] / math.log(10)}
-    matches = pd.DataFrame(found).assign(expected_false=np.exp(log_p[subject]) * counts[0])
-    images = [
-        _most_alike(first, second, *pair)
-        for pair in zip(subject.tolist(), other.tolist(), strict=True)
-    ]
-    matches[["image", "other_image"]] = np.array(images, np.int64).reshape(-1, 2)
-    return Overlap(first, second, share, matches)
-
-
-def _most_alike(first: Side, second: Side, subject: int, other: int) -> tuple[int, int]:
-    """Return the rows of the two images of two subjects that resemble each other most."""
-    rows, columns = first.of(subject), second.of(other)
-    mine, theirs = (
-        UnitRows(side.vectors[each]).unit(slice(None))
-        for side, each in ((first, rows), (second, columns))
-    )
-    row, column = np.unravel_index(
-        int(on_grid(mine @ theirs.T).argmax()), (len(rows), len(columns))
-    )
-    return int(rows[row]), int(columns[column])
+    units = UnitRows(a.vectors), UnitRows(b.vectors)
+    images = np.empty((len(subject), 2), np.int64)
+    for place, (one, two) in enumerate(np.stack([subject, other], axis=1).tolist()):
+        rows, columns = first.of(one), second.of(two)
+        scores = on_grid(units[0].unit(rows) @ units[1].unit(columns).T)
+        row, column = np.unravel_index(scores.argmax(), scores.shape)
+        images[place] = rows[row], columns[column]
+    found = {
+        "subject": subject,
+        "other": other,
+        "cosine": np.einsum("nd,nd->n", templates[0][subject], templates[1][other]),
+        "log10_p": log_p[subject] / math.log(10),
+        "expected_false": np.exp(log_p[subject]) * counts[0],
+        "image": images[:, 0],
+        "other_image": images[:, 1],
+    }
+    return Overlap(first, second, share, pd.DataFrame(found))

@@ -29,10 +29,9 @@ def print_groups(
         return
     told: set[str] = set()
     for point in points:
-        rows = []
-        for name, *both in calibration.by_group(point, np.array(groups, np.str_)):
-            rows.append((name, *map(_rate, both), f"{both[1].size:,}"))
-            told.add(name)
+        found = calibration.by_group(point, np.array(groups, np.str_))
+        rows = [(name, *map(_rate, both), f"{both[1].size:,}") for name, *both in found]
+        told |= {name for name, *_ in found}
         headings = "strangers", "FPIR before all", "before their group alone", "people of it"
         title = f"threshold {words.threshold(point.threshold)}"
         console.print(Table(title, headings, rows, words=("strangers",)).terminal())

@@ -47,11 +47,10 @@ class GalleryFile:
     ) -> None:
         if not 0 < parse_rate(fpir) < 1:
             raise MetricError(f"fpir {fpir} suits no gallery; give a rate between 0 and 1")
-        self._path, self._space = path, recognizer.space
-        self._recognizer, self._worth = recognizer, recognizer.calibration
+        self._path, self._recognizer = path, recognizer
         self._max_people, self._fpir, self._threshold = max_people, fpir, threshold
         self.gallery = self._read()
-        self.gallery.space.check(self._space, str(recognizer.model.path or "the model"))
+        self.gallery.space.check(recognizer.space, str(recognizer.model.path or "the model"))
         self._known: Fpir | None = None
 
     def enroll(self, vectors: Vectors, form: Form, places: Places) -> dict[str, Any]:
@@ -129,13 +128,12 @@ class GalleryFile:
 
     def _faces(self, vectors: Vectors) -> Embeddings:
         """Return embeddings, in which pictures that the model knows as no faces are failures."""
-        limits, about = self._recognizer.face_limits, self._recognizer.model.describe()
-        norms = np.linalg.norm(vectors, axis=1)
-        found = Embeddings(vectors, norms, self._space.flip, note={"model": about})
-        if limits is None or self._recognizer.unchecked:
+        own, norms = self._recognizer, np.linalg.norm(vectors, axis=1)
+        found = Embeddings(vectors, norms, own.flip, note={"model": own.model.describe()})
+        if own.face_limits is None or own.unchecked:
             return found
-        note = {**found.note, "face_limit": limits.limit}
-        return replace(found, note=note, face_scores=limits(vectors)).without_unlike()
+        note = {**found.note, "face_limit": own.face_limits.limit}
+        return replace(found, note=note, face_scores=own.face_limits(vectors)).without_unlike()
 
     def _point(self) -> Fpir | None:
         gallery = self.gallery
@@ -165,6 +163,7 @@ class GalleryFile:
             raise
 
     def _read(self) -> Gallery:
-        gallery = Gallery.read(self._path) if self._path.exists() else Gallery(self._space)
-        gallery.score_calibration = self._worth or gallery.score_calibration
+        own = self._recognizer
+        gallery = Gallery.read(self._path) if self._path.exists() else Gallery(own.space)
+        gallery.score_calibration = own.calibration or gallery.score_calibration
         return gallery

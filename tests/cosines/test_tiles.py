@@ -80,14 +80,7 @@ def test_counts_at_thresholds_that_scores_tie_with(kinds: None) -> None:
     first, second = np.triu_indices(len(there), 1)
     scores = table(vectors[there], vectors[there])[first, second]
     same = subjects[there][first] == subjects[there][second]
-    given = [
-        -0.5,
-        0.0,
-        0.25,
-        *np.random.default_rng(1).choice(scores[~same], 4).tolist(),
-        1.0,
-        np.inf,
-    ]
+    given = [-0.5, 0.0, 0.25, *np.random.default_rng(1).choice(scores[~same], 4), 1.0, np.inf]
     found = score_all_pairs(vectors, subjects, fpr=["1e-1", "1e-3"], thresholds=given, tile=130)
     np.testing.assert_array_equal(found.mated_scores, np.sort(scores[same]))
     for line in found.tables:

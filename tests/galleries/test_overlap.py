@@ -10,25 +10,6 @@ from facerec.galleries import Overlap, find_overlap
 DIMENSIONS = 64
 
 
-def face_set(
-    rng: np.random.Generator,
-    people: np.ndarray,
-    centres: np.ndarray,
-    images: int,
-    *,
-    noise: float = 0.8,
-    named: bool = True,
-    prefix: str = "",
-) -> Embeddings:
-    """Images about centres on a sphere, with norms between 5 and 20; noise is against length 1."""
-    who = np.repeat(people, images)
-    spread = rng.normal(size=(len(who), DIMENSIONS)) * noise / np.sqrt(DIMENSIONS)
-    vectors = centres[who] + spread
-    vectors *= rng.uniform(5, 20, (len(who), 1)) / np.linalg.norm(vectors, axis=1, keepdims=True)
-    ids = np.array([f"{prefix}{person}/{i}" for i, person in enumerate(who)])
-    return made(vectors, [f"{prefix}{person}" for person in who] if named else None, ids=ids)
-
-
 def two_sets(
     seed: int,
     sizes: tuple[int, int],
@@ -37,18 +18,26 @@ def two_sets(
     noise: float = 0.8,
     named: tuple[bool, bool] = (True, True),
 ) -> tuple[Embeddings, Embeddings]:
-    """People 0 … shared − 1 are in both sets, under other names, among others."""
+    """People 0 … shared − 1 are in both sets, under other names, among others.
+
+    Images lie about centres on a sphere, with norms from 5 to 20; noise is against length 1.
+    """
     rng = np.random.default_rng(seed)
     total = sum(sizes) - shared
     centres = rng.normal(size=(total, DIMENSIONS))
     centres += 0.5 * rng.normal(size=DIMENSIONS)  # no network's mean is zero
     centres /= np.linalg.norm(centres, axis=1, keepdims=True)
-    first = np.arange(sizes[0])
-    second = np.concatenate([np.arange(shared), np.arange(sizes[0], total)])
-    return (
-        face_set(rng, first, centres, images, noise=noise, named=named[0]),
-        face_set(rng, second, centres, images, noise=noise, named=named[1], prefix="b"),
-    )
+
+    def photos(people: np.ndarray, known: bool, prefix: str) -> Embeddings:
+        who = np.repeat(people, images)
+        vectors = centres[who] + rng.normal(size=(len(who), DIMENSIONS)) * noise / DIMENSIONS**0.5
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        vectors *= rng.uniform(5, 20, (len(who), 1)) / lengths
+        ids = np.array([f"{prefix}{person}/{i}" for i, person in enumerate(who)])
+        return made(vectors, [f"{prefix}{person}" for person in who] if known else None, ids=ids)
+
+    second = np.append(np.arange(shared), np.arange(sizes[0], total))
+    return photos(np.arange(sizes[0]), named[0], ""), photos(second, named[1], "b")
 
 
 def person_of(name: str) -> str:

@@ -159,7 +159,7 @@ def ray_embed(
         device="cuda" if gpus else "cpu",
         batch_size=batch_size,
     )
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console()
     with exclusive(job.out), progress_bar(console, "images") as progress:
         blocks, wanted = plan(job, shard_size, progress)
         begin(job, blocks)

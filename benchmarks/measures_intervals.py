@@ -104,7 +104,7 @@ def rare_rates(repetitions: int = 200) -> list[Row]:
     for name, (population, label) in (RARE | HELD_OUT).items():
         truth = population.truth()
         points = [
-            OperatingPoint(target, 1.0, threshold, 0.0, 0, 0, 0, 10**9, True, True)
+            OperatingPoint(target, threshold, 1, 1, 0, 10**9)
             for (_, target), threshold in truth.thresholds.items()
         ]
         for people in (60, 200):

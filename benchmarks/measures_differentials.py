@@ -109,8 +109,8 @@ def _differ(
         )
         vectors = np.concatenate([vectors for _, vectors in drawn])
         codes = np.searchsorted(firsts, people, side="right") - 1
-        groups = Grouping(("group",), tuple(names), codes)
-        (errors,) = all_pairs_rates(vectors, people, [groups], targets=("1e-2",))
+        grouping = Grouping(("group",), tuple(names), codes)
+        (errors,) = all_pairs_rates(vectors, people, [grouping], targets=("1e-2",))
         point = errors.points[0]
         whole = point.fnmr[-1]
         count["FNMR", "rate"] += whole.value if whole else 0.0

@@ -80,7 +80,9 @@ def calibrate(
     if people is not None and is_embeddings(people):
         people, embeddings = None, people
     if (bench is not None and people is not None) or (bench, people, embeddings) == (None,) * 3:
-        raise DatasetError("say whose images are compared: give --bench, --people or --embeddings")
+        raise DatasetError(
+            "say whose images are compared: give one of --bench and --people, or --embeddings"
+        )
     if group is not None and subjects is None:
         raise DatasetError("--group is a column of a table of people; give it with --subjects")
     targets = exact_rates(fpr)
@@ -117,12 +119,15 @@ def calibrate(
             "images were added, and a calibration holds for one model; make them with facerec embed"
         )
     place = Path(about.get("path") or "") if network is None else network.path
-    named = embeddings is None or embedder.model is not None
-    if out is None and not (named and place and place.is_file() and not is_bundle(place.parent)):
+    if out is None and embeddings is not None and embedder.model is None:
         raise DatasetError(
-            f"{place}: a calibration lies beside a model file that is named, and a bundle is never "
-            "changed; name the model with --model, or the calibration with --out, and export a "
-            "bundle again from a run that is calibrated"
+            f"{embeddings}: a file of embeddings does not decide where a calibration is written; "
+            "name the model with --model, or the file with --out"
+        )
+    if out is None and not (place and place.is_file() and not is_bundle(place.parent)):
+        raise DatasetError(
+            f"{place}: a bundle is never changed, and the file of a model that is not there has no "
+            "place beside it; calibrate the run and export it again, or name a file with --out"
         )
     target = out or calibration_file(cast(Path, place))
     check_place(target, file=True)

@@ -445,15 +445,19 @@ def parse_align(text: str | None, threshold: float | None = None) -> Aligner | N
     """
     suffix = "" if text is None else Path(text).suffix.lower()
     detects = text == "insightface" or suffix == ".onnx"
-    if text is None and threshold is None:
+    if threshold is not None and not (detects and 0 <= threshold <= 1):
+        raise DatasetError(
+            "--align-threshold is from 0 to 1 and belongs to a detector; give --align insightface "
+            "or a YuNet .onnx file, or leave it out"
+        )
+    if text is None:
         return None
-    if threshold is None and text is not None and suffix == ".csv":
+    if suffix == ".csv":
         return read_points(Path(text))
-    if text is None or not detects or not 0 <= (threshold or 0) <= 1:
+    if not detects:
         raise DatasetError(
             f"{text!r} names no way of aligning faces; give a .csv file of points, the word "
-            "insightface or a YuNet .onnx file, and --align-threshold, from 0 to 1, with the "
-            "latter two alone"
+            "insightface or a YuNet .onnx file"
         )
     given = [] if threshold is None else [threshold]
     return InsightFaceDetector(*given) if suffix != ".onnx" else YuNet(text, *given)

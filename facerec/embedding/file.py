@@ -149,11 +149,12 @@ def _read_npz(path: Path, numbered: bool, columns: Called) -> Embeddings:
     try:
         arrays, members = read_arrays(path, path.stat().st_size, names, MAX_BYTES)
     except (OSError, ArchiveError) as problem:
-        reason = problem.strerror if isinstance(problem, OSError) else None
+        missing = isinstance(problem, FileNotFoundError)
+        reason = problem.strerror if isinstance(problem, OSError) else problem
         raise DatasetError(
             other_kind(path)
-            or f"{path}: no whole .npz file that can be read ({reason or problem}); make it again "
-            "with facerec embed"
+            or f"{path}: no whole .npz file that can be read ({reason}); "
+            + ("check the path" if missing else "make it again with facerec embed")
         ) from problem
     own = "note" in arrays
     needed = ("vector",) if numbered and not own else ("vector", "id")

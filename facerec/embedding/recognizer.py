@@ -266,11 +266,11 @@ class FaceRecognizer:
             target = min(rates, default=target)
         matching = [t for t, rate in zip(known, rates, strict=True) if rate == target]
         if len(matching) != 1:
+            listed = ", ".join(map(str, self.thresholds)) or "which are none"
             raise ModelError(
-                f"{self.model.name}: FPR {fpr or DEFAULT_FPR} on {bench or 'any bench'} names "
-                f"{len(matching)} of the thresholds that it knows, "
-                f"{', '.join(map(str, self.thresholds)) or 'which are none'}; name one by FPR and "
-                "bench"
+                f"{self.model.name}, FPR {fpr or DEFAULT_FPR} on {bench or 'any bench'}: it has "
+                f"{len(matching) or 'no'} thresholds for it; name one by FPR and bench, of those "
+                f"that it knows, {listed}"
             )
         return matching[0]
 
@@ -320,7 +320,9 @@ class FaceRecognizer:
                 notes += [note, self._unlooked(image)]
                 unknown.append(self.misplaced(image, where))
             vectors.append(self._vectors(side))
-        similarity = float(self.similarity(*vectors))
+        if (cosine := self.similarity(*vectors)).ndim:
+            raise ImageError("verify compares one face with one other; use similarity for more")
+        similarity = float(cosine)
         if math.isnan(similarity + (limit or 0)):
             raise MetricError("the threshold is NaN, or an embedding is zero or not finite")
         scores = [self.face_score(vector) for vector in vectors]

@@ -272,7 +272,7 @@ class FolderImages(ImageSource):
     ) -> None:
         self.root = Path(root)
         if not self.root.is_dir():
-            missing = f"{self.root}: there is no such folder of images; check the path"
+            missing = f"{self.root}: there is no such photo, or folder of images; check the path"
             raise DatasetError(other_kind(self.root) or missing)
         self._listed = ids is not None
         if ids is None:

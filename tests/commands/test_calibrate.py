@@ -192,7 +192,7 @@ def test_verify_judges_it_on_pairs(place: Path, capsys: CaptureFixture) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--out", "c.json"], "give --bench, --people or"),
+        (["--out", "c.json"], "give one of --bench and --people"),
         (["--people", "toy.npz"], "--out"),
         (["--people", "toy.npz", "--group", "kind", "--out", "c.json"], "--subjects"),
         (["--people", "nobody.npz", "--out", "c.json"], "who is on its images"),

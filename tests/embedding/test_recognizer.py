@@ -157,9 +157,14 @@ def test_without_an_fpr_the_model_s_own_thresholds_serve() -> None:
     # 1e-3 where it is known, else the lowest FPR.
     assert with_thresholds(*ROWS).threshold() == with_thresholds(*ROWS).threshold("1e-3")
     assert with_thresholds(ROWS[1]).verify(a, b).source == "FPR 1e-2 on lfw"
+    with pytest.raises(ImageError, match="one face with one other"):
+        with_thresholds(ROWS[1]).verify(np.stack([a, a]), np.stack([b, b]))
     higher = {**ROWS[1], "fpr": "1e-1"}
     assert with_thresholds(*ROWS[1:], higher).threshold(bench="lfw").fpr == "1e-2"
-    for known, words in ((ROWS[1:], "names 2 of the .*lfw, .*cfp_fp"), ((), "which are none")):
+    for known, words in (
+        (ROWS[1:], "has 2 thresholds .*lfw, .*cfp_fp"),
+        ((), "which are none"),
+    ):
         with pytest.raises(ModelError, match=words):
             with_thresholds(*known).threshold()
 
@@ -167,13 +172,13 @@ def test_without_an_fpr_the_model_s_own_thresholds_serve() -> None:
 @pytest.mark.parametrize(
     ("fpr", "bench", "sentence"),
     [
-        ("1e-2", None, "FPR 1e-2 on any bench names 2 of .*, FPR 1e-3 on lfw, FPR 1e-2"),
-        ("1e-5", None, "names 0 of .*FPR 1/100 on cfp_fp;"),
-        ("1e-3", "cfp_fp", "on cfp_fp names 0 of "),
+        ("1e-2", None, "FPR 1e-2 on any bench: it has 2 .*, FPR 1e-3 on lfw, FPR 1e-2"),
+        ("1e-5", None, "no thresholds .*FPR 1/100 on cfp_fp"),
+        ("1e-3", "cfp_fp", "on cfp_fp: it has no thresholds"),
     ],
 )
 def test_thresholds_that_are_not_known(fpr: str, bench: str | None, sentence: str) -> None:
-    with pytest.raises(ModelError, match=f"^mine: .*{sentence}"):
+    with pytest.raises(ModelError, match=f"^mine, .*{sentence}"):
         with_thresholds(*ROWS).verify(np.ones(16), np.ones(16), fpr=fpr, bench=bench)
 
 

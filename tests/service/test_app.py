@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
+import logging
 import re
 import socket
 import time
@@ -372,8 +373,14 @@ def test_an_answer_that_takes_too_long(serve: Any, model: Patches) -> None:
 
 
 def test_a_failure_of_the_network_is_told_without_its_message(
-    client: Any, model: Patches, capfd: pytest.CaptureFixture[str]
+    client: Any,
+    model: Patches,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # Optuna's storage, in a test before this one, silences all loggers that are there.
+    monkeypatch.setattr(logging.getLogger("facerec.service"), "disabled", False)
+
     def fail() -> None:
         raise ModelError("secret: an embedding of somebody")
 

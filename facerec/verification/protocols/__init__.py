@@ -63,6 +63,8 @@ def read_pairs(
     format = format or guess_format(path)
     if format is None or format not in FORMATS:
         said = f"there is no format {format!r} of pair lists"
+        if not format and not Path(path).exists():
+            raise DatasetError(f"{path}: there is no such list of pairs; check the path")
         said = said if format else f"{path}: its name does not tell its form"
         raise DatasetError(f"{said}; give --format, one of {', '.join(FORMATS)}")
     if images is not None and format in ("parquet", "bin", "npz"):

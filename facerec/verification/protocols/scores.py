@@ -97,6 +97,12 @@ def read_scores(
         DatasetError: another form; the sentence names the line.
     """
     path = Path(path)
+    if path.suffix.lower() == ".parquet":
+        text = path.with_suffix(".csv")
+        raise DatasetError(
+            f"{path}: a Parquet table, and scores are read from text; `import pandas as pd; "
+            f"pd.read_parquet('{path}').to_csv('{text}', index=False)` writes it"
+        )
     first = read_lines(path)[0][1]
     mark = next((mark for mark in ",;\t" if mark in first), None)
     names = [name.strip(' "') for name in first.split(mark)]

@@ -330,7 +330,7 @@ def test_two_ranks_write_the_same_file(workplace: Path, reference: bytes) -> Non
     [
         ("--out e.npz", "name the images with exactly one of --records, --images and --bench"),
         ("--images images --out e.npy", "e.npy: an embeddings file has a name that ends"),
-        ("--images gone --out e.npz", "gone: there is no such folder of images"),
+        ("--images gone --out e.npz", "gone: there is no such photo, or folder of images"),
         ("--bench lfw --out e.npz", "no pack for bench 'lfw'"),
         ("--images images --out e.npz --align a.csv", "a.csv: cannot be read"),
         ("--images images --out e.npz --std 3", "run/model.safetensors: the file"),

@@ -171,7 +171,7 @@ def _embed(
         others = bench.pairs[~bench.pairs.issame]
         scores = score_pairs(found.vectors, others.first, others.second)
         print_notes([alike_words(float(np.nanmean(scores)) if len(others) else 0.0)], console)
-        if not isinstance(source, Embeddings):
+        if not isinstance(source, Embeddings) and not embedder.unchecked:
             rows = np.flatnonzero(np.isfinite(found.norms))
             faces = draw_faces(source, bench.images, rows, SAMPLE, embedder.aligner)
             print_notes([better_placement(source, faces)], console)

@@ -379,7 +379,9 @@ def test_a_failure_of_the_network_is_told_without_its_message(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Optuna's storage, in a test before this one, silences all loggers that are there.
-    monkeypatch.setattr(logging.getLogger("facerec.service"), "disabled", False)
+    logger = logging.getLogger("facerec.service")
+    monkeypatch.setattr(logger, "disabled", False)
+    monkeypatch.setattr(logger, "handlers", [logging.StreamHandler()])
 
     def fail() -> None:
         raise ModelError("secret: an embedding of somebody")

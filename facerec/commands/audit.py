@@ -134,7 +134,7 @@ def audit(
     from facerec.fairness.audit import audit_embeddings
     from facerec.fairness.one_to_many import OtherSubjects, SearchPlan
     from facerec.fairness.page import check_audit_folder
-    from facerec.fairness.rates import fixed
+    from facerec.fairness.rates import pooled
     from facerec.records.quality import read_quality
     from facerec.verification.scoring import score_all_pairs
 
@@ -179,7 +179,7 @@ def audit(
             scored = score_all_pairs(
                 others.vectors, others.subjects, fpr=settings.targets, progress=show
             )
-            thresholds = fixed(f"threshold setting on {others.name}{unknown}", scored.points)
+            thresholds = pooled(f"threshold setting on {others.name}{unknown}", scored.points)
         elif threshold_from is not None:
             thresholds = fix_on_scores(threshold_from, settings.targets)
         result = audit_embeddings(

@@ -126,7 +126,7 @@ def usable(sides: Codes, same: NDArray[np.bool_], subject: Codes) -> NDArray[np.
     return (sides[0] != sides[1]) & known & ((first == second) == same)
 
 
-def fixed(source: str, points: Sequence[OperatingPoint]) -> Thresholds:
+def pooled(source: str, points: Sequence[OperatingPoint]) -> Thresholds:
     """Return the thresholds of points that all have the same non-mated pairs.
 
     Args:
@@ -147,7 +147,7 @@ def fix_thresholds(
     """
     there = ~np.isnan(scores)
     roc = roc_curve(scores[there & same], scores[there & ~same])
-    return fixed(source, list(map(roc.tpr_at_fpr, targets)))
+    return pooled(source, list(map(roc.tpr_at_fpr, targets)))
 
 
 def listed_rates(
@@ -263,7 +263,7 @@ def all_pairs_rates(
 
     own = [] if given is None else [given]
     everybody = compare(subject >= 0, thresholds and _with(given, thresholds))
-    thresholds = _with(given, thresholds or fixed(HERE, everybody.points))
+    thresholds = _with(given, thresholds or pooled(HERE, everybody.points))
     results = []
     for grouping in groupings:
         known = (subject >= 0) & (grouping.codes >= 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import json
 import re
 import sys
 from collections import Counter
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 
 import anyio
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from starlette.datastructures import Headers
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
@@ -33,7 +34,7 @@ Fields = list[tuple[str, bytes]]
 Places = list[dict[str, Any]]
 """Of each face: number of its image, its own number from the largest on, and box in pixels."""
 
-_TEXTS = TypeAdapter(dict[str, str | list[str]])
+_TEXTS = TypeAdapter(list[tuple[str, str | list[str]]])
 
 LARGE = 8
 """Bodies of the largest size that one address may have on their way."""
@@ -275,18 +276,19 @@ def _parse_json(body: bytes, most: int) -> Fields:
     if sum(map(body.count, (b"[", b"{", b","))) > 3 * (most + NAME_CHARACTERS):
         raise Refusal(413, f"a request may hold {most} texts; send several requests")
     try:
-        found = _TEXTS.validate_json(body)
-    except ValidationError as error:
+        # As pairs, since a name may come twice; strictly, as a list is no object.
+        read = json.loads(body, object_pairs_hook=list)
+        return [
+            (name, _decode(text, i) if name == "images" else text.encode())
+            for name, value in _TEXTS.validate_python(read, strict=True)
+            for i, text in enumerate([value] if isinstance(value, str) else value)
+        ]
+    except (ValueError, RecursionError) as error:  # of JSON, of its types, of half a character
         raise Refusal(
             400,
             "the body is no JSON object of texts in UTF-8; send images as a list of them in "
             "base64, and a name as one",
         ) from error
-    return [
-        (name, _decode(text, i) if name == "images" else text.encode())
-        for name, value in found.items()
-        for i, text in enumerate([value] if isinstance(value, str) else value)
-    ]
 
 
 def _decode(text: str, number: int) -> bytes:

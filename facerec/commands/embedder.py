@@ -198,6 +198,7 @@ class Embedder(ModelFlags):
         space: Space | None = None,
         network: EmbeddingModel | None = None,
         every_face: bool = False,
+        told: bool = False,
     ) -> Embeddings:
         """Return the embeddings of images.
 
@@ -209,6 +210,7 @@ class Embedder(ModelFlags):
             space: a model that does not embed into it is refused before it embeds anything.
             network: the model, where it is not to be loaded as the flags say.
             every_face: where a detector finds faces, each has a row, see `EveryFace`.
+            told: what model it is has been said already.
 
         Raises:
             FacerecError: another model, or an image that cannot be read.
@@ -218,7 +220,7 @@ class Embedder(ModelFlags):
         from facerec.embedding.space import Space
 
         aligner = self.aligner or aligner
-        told = "network" in vars(self)
+        told = told or "network" in vars(self)
         network = network or self.network
         flip = network.flip_mode(self.flip if space is None else bool(space.flip))
         if not told:

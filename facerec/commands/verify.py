@@ -131,7 +131,7 @@ def verify(
     for source, about in sources:
         side = Verified()
         for each, others in variants:
-            found = _embed(source, each, embedder, console)
+            found = _embed(source, each, embedder, console, told=each is not opened[0])
             results = _judge(found, each, others, compat, settings, side)
             for name, result in results.items():
                 # Two files of one name in different folders are two benches.
@@ -149,6 +149,7 @@ def _embed(
     bench: Bench,
     embedder: Embedder,
     console: Console,
+    told: bool,
 ) -> Embeddings:
     """Return the embeddings of a bench's images, by their ids or by the model.
 
@@ -165,7 +166,9 @@ def _embed(
         found = select_embeddings(source, bench.images.ids, bench.name)
         print_notes([constant(found) or ""], console)
     else:
-        found = embedder.embed(path, bench.images, console, bench.aligner(), network=source)
+        found = embedder.embed(
+            path, bench.images, console, bench.aligner(), network=source, told=told
+        )
     print_notes([unlike_note(found, "counted in all figures")], console)
     if not isinstance(bench, TemplateBench):
         others = bench.pairs[~bench.pairs.issame]

@@ -175,6 +175,8 @@ JSON = {"Content-Type": "application/json; charset=utf-8"}
         (b'{"images": ["\xff"]}', 400, "no JSON object of texts"),
         (b"", 400, "no JSON object of texts"),
         (b"{}", 400, "no image"),
+        (b'{"images": ["AAA"], "images": []}', 422, "image 0: no base64"),  # both count
+        (b'[["images", ["AAAA"]]]', 400, "no JSON object of texts"),
         (b"[" * 150_000, 413, "4 texts"),
         (b"[" * 600, 400, "no JSON object of texts"),
         (b'{"images":[' + b'"",' * 50_000 + b'""]}', 413, "4 texts"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import codecs
 import csv
-import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -64,7 +64,9 @@ class TextTable:
         text = read_text(self.path, error)
         first = text.partition("\n")[0]
         separator = next((mark for mark in ",;\t" if mark in first), ",")
-        self._reader = csv.reader(io.StringIO(text), delimiter=separator, strict=True)
+        # Line by line: a file in memory would hold four bytes of each character.
+        lines = (line.group() for line in re.finditer(r".*\n|.+", text))
+        self._reader = csv.reader(lines, delimiter=separator, strict=True)
         self._rows = self._read()
         self.line, self.columns = next(self._rows, (1, []))
         """Number of the line that names the columns, and their names."""

@@ -130,8 +130,9 @@ class Embedder(ModelFlags):
     images."""
     align: str | None = None
     """How to find the face in photos of any size: insightface, a YuNet .onnx file, or a .csv file
-    of five points of each image in pixels (image_id,x1,y1,…,x5,y5). Photos without a face are
-    counted as failures to acquire."""
+    of five points of each image in pixels (image_id,x1,y1,…,x5,y5): the eyes, the nose and the
+    corners of the mouth, the viewer's left before the right. Photos without a face are counted as
+    failures to acquire."""
     align_threshold: float | None = None
     """Lowest score of a face that the detector of --align may find, from 0 to 1; by default 0.6 for
     YuNet and 0.5 for insightface."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import os
 import sys
 import threading
@@ -29,6 +30,9 @@ from facerec.records.tables import TextTable
 
 _MARGIN = np.array([8.0, 0.0])
 """Columns by which a 128×128 crop is wider at the left than a 112×112 one, and 112×96 narrower."""
+
+POINTS = ("left eye", "right eye", "nose", "left corner of mouth", "right corner of mouth")
+"""The order of the five points, left being the viewer's left."""
 
 _COLUMNS = ("image_id", *(f"{axis}{point}" for point in range(1, 6) for axis in "xy"))
 
@@ -252,8 +256,8 @@ def read_points(path: Path) -> KnownPoints:
         path: CSV in UTF-8, with or without BOM, LF or CRLF.
 
     Raises:
-        DatasetError: no such table, a wrong line (named), an image with two lines, or left and
-            right exchanged in most lines.
+        DatasetError: no such table, a wrong line (named), an image with two lines, or points that
+            come in another order in most lines.
     """
     found: dict[str, NDArray[np.float64]] = {}
     table = TextTable(path)
@@ -269,13 +273,31 @@ def read_points(path: Path) -> KnownPoints:
                 f"{table.where(line)}: expected an image id, each once, and ten numbers "
                 f"({str(problem)[:100]}); correct or remove the line"
             ) from problem
-    exchanged = sum(bool(points[0, 0] > points[1, 0]) for points in found.values())
-    if not found or 2 * exchanged > len(found):
+    if not found:
+        raise DatasetError(f"{path}: no line has points; is it a detector's table?")
+    faces = np.array(list(found.values())[:10_000])
+    order, count = _order(faces)
+    if order != POINTS:
         raise DatasetError(
-            f"{path}: of {len(found)} lines with points {exchanged} have left and right exchanged; "
-            "points 1 and 4 are the eye and the mouth on the viewer's left"
+            f"{path}: of {len(faces)} lines {count} are like a face whose points come as "
+            f"{', '.join(order)}; give them as {', '.join(POINTS)}, left being the viewer's left"
         )
     return KnownPoints(found, method="points", path=str(path), sha256=sha256(path))
+
+
+def _order(points: NDArray[np.float64]) -> tuple[tuple[str, ...], int]:
+    """Return the order in which the points of most faces ``(n, 5, 2)`` come, and of how many.
+
+    The order of a face is that in which the template is most like it, once turned and scaled.
+    `POINTS`, unless another is that of more than half of the faces.
+    """
+    orders = np.array(list(itertools.permutations(range(5))))  # the first is POINTS
+    template, faces = TEMPLATE @ (1, 1j), points @ (1, 1j)
+    offsets = faces - faces.mean(axis=1, keepdims=True)
+    likeness = np.abs(offsets.conj() @ (template - template.mean())[orders].T)
+    votes = np.bincount(likeness.argmax(axis=1), minlength=len(orders))
+    chosen = votes.argmax() if 2 * votes.max() > len(faces) else 0
+    return tuple(POINTS[place] for place in orders[chosen]), int(votes[chosen])
 
 
 class Detector(Aligner):

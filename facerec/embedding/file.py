@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from facerec.base.errors import DatasetError
-from facerec.base.files import atomic_path, sha256
+from facerec.base.errors import DatasetError, FacerecError, fault
+from facerec.base.files import atomic_path, check_regular, reading, sha256
 from facerec.embedding.check import (
     FORMAT,
     IDS,
@@ -39,7 +39,7 @@ from facerec.embedding.check import (
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.lists import KINDS, read_listed
 from facerec.embedding.parquet import SUFFIX, is_shards, list_shards, read_parquet, write_parquet
-from facerec.records.npz import ArchiveError, read_arrays, write_arrays
+from facerec.records.npz import read_arrays, write_arrays
 from facerec.records.other_kinds import other_kind
 
 _FAILURES = ("failure_rows", "failure_reasons")
@@ -103,12 +103,22 @@ def read_embeddings(
         MissingExtraError: a Parquet file without pyarrow.
     """
     path = Path(path)
-    if path.suffix.lower() in KINDS:
-        found = read_listed(path, columns)
-    elif path.suffix.lower() == SUFFIX or is_shards(path):
-        found = read_parquet(path, columns)
-    else:
-        found = _read_npz(path, numbered, columns)
+    with reading(path, DatasetError):
+        try:
+            if path.suffix.lower() == SUFFIX or is_shards(path):
+                found = read_parquet(path, columns)
+            else:
+                check_regular(path)
+                listed = path.suffix.lower() in KINDS
+                found = read_listed(path, columns) if listed else _read_npz(path, numbered, columns)
+        except (FacerecError, OSError):
+            raise
+        except Exception as problem:  # damaged files end in errors of many kinds
+            raise DatasetError(
+                other_kind(path)
+                or f"{path}: no embeddings that can be read ({fault(problem)}); make the file "
+                "again, by facerec embed, numpy.save of float32 or MATLAB's save -v7"
+            ) from problem
     return checked(path, found)
 
 
@@ -146,16 +156,7 @@ def _read_npz(path: Path, numbered: bool, columns: Called) -> Embeddings:
     """Read the arrays of known names, after their headers have been held against their sizes."""
     names = {*VECTORS, *IDS, *SUBJECTS, *_FAILURES, *_OPTIONAL, *_SEVERAL, "norms", "note"}
     names |= {*columns.values()}
-    try:
-        arrays, members = read_arrays(path, path.stat().st_size, names, MAX_BYTES)
-    except (OSError, ArchiveError) as problem:
-        missing = isinstance(problem, FileNotFoundError)
-        reason = problem.strerror if isinstance(problem, OSError) else problem
-        raise DatasetError(
-            other_kind(path)
-            or f"{path}: no whole .npz file that can be read ({reason}); "
-            + ("check the path" if missing else "make it again with facerec embed")
-        ) from problem
+    arrays, members = read_arrays(path, path.stat().st_size, names, MAX_BYTES)
     own = "note" in arrays
     needed = ("vector",) if numbered and not own else ("vector", "id")
     called = find_columns(path, sorted(members), {} if own else columns, needed)
@@ -166,23 +167,23 @@ def _read_npz(path: Path, numbered: bool, columns: Called) -> Embeddings:
     if not own:
         return found
     note = parse_note(path, str(arrays["note"][()]))
-    try:
-        failures, several = (
-            dict(zip(map(int, rows.tolist()), map(str, texts.tolist()), strict=True))
-            for rows, texts in (
-                [arrays[name] for name in _FAILURES],
-                [arrays.get(name, np.empty(0)) for name in _SEVERAL],
-            )
+    failures, several = (
+        dict(zip(map(int, rows.tolist()), map(str, texts.tolist()), strict=True))
+        for rows, texts in (
+            [arrays[name] for name in _FAILURES],
+            [arrays.get(name, np.empty(0)) for name in _SEVERAL],
         )
-        norms = arrays["norms"]
-    except (KeyError, ValueError, TypeError) as problem:
-        raise DatasetError(
-            f"{path}: its norms are missing, or its failures are not rows and reasons "
-            f"({problem}); make the file again"
-        ) from problem
-    known = {name: arrays.get(name) for name in ("face_scores", "digests")}
-    made = {"norms": norms, "flip": note["flip"], "note": note, **known}
-    return replace(found, failures=failures, several=several, **made)
+    )
+    return replace(
+        found,
+        norms=arrays["norms"],
+        flip=note["flip"],
+        failures=failures,
+        note=note,
+        several=several,
+        digests=arrays.get("digests"),
+        face_scores=arrays.get("face_scores"),
+    )
 
 
 def _text(array: Array) -> Array:

@@ -15,7 +15,6 @@ from facerec.base.errors import DatasetError
 from facerec.base.files import (
     NOTE,
     check_place,
-    full_disk_sentence,
     parse_json,
     read_file,
     write_json,
@@ -103,11 +102,6 @@ class EmbeddingsWriter:
         Raises:
             FacerecError: parts are missing or damaged, or the file cannot be written.
         """
-        if missing := self.missing():
-            raise DatasetError(
-                f"{self.folder}: {len(missing)} parts are missing, the first is number "
-                f"{missing[0]}; all processes must see the same folder, run the same command again"
-            )
         whole = self._joined()
         write_embeddings(self.path, whole)
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -164,13 +158,11 @@ def begin_job(folder: Path, job: Mapping[str, Any]) -> None:
         if all(path.name[0] == "." for path in folder.iterdir()):
             write_json(file, job)
         changed = differences(parse_json(read_file(file, NOTE)), job)
-    except (FileNotFoundError, ValueError, AttributeError) as problem:
+    except (OSError, ValueError, AttributeError) as problem:
         raise DatasetError(
             f"{folder}: holds no parts of a job to go on with ({problem}); choose another output, "
             "or remove the folder"
         ) from problem
-    except OSError as problem:
-        raise DatasetError(full_disk_sentence(folder, problem)) from problem
     if changed:
         raise DatasetError(
             f"{folder}: holds parts of a job that differs in {', '.join(changed[:4])}; run that "

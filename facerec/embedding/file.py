@@ -103,19 +103,19 @@ def read_embeddings(
         MissingExtraError: a Parquet file without pyarrow.
     """
     path = Path(path)
+    listed = path.suffix.lower() in KINDS
     with reading(path, DatasetError):
         try:
             if path.suffix.lower() == SUFFIX or is_shards(path):
                 found = read_parquet(path, columns)
             else:
                 check_regular(path)
-                listed = path.suffix.lower() in KINDS
                 found = read_listed(path, columns) if listed else _read_npz(path, numbered, columns)
         except (FacerecError, OSError):
             raise
         except Exception as problem:  # damaged files end in errors of many kinds
             raise DatasetError(
-                other_kind(path)
+                ("" if listed else other_kind(path))
                 or f"{path}: no embeddings that can be read ({fault(problem)}); make the file "
                 "again, by facerec embed, numpy.save of float32 or MATLAB's save -v7"
             ) from problem

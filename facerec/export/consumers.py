@@ -135,10 +135,8 @@ def _opencv(file: OnnxFile, images: Images, pixels: Vectors) -> Vectors:
     given = io.BytesIO()
     model = np.frombuffer(file.content, np.uint8)
     np.savez(given, model=model, images=images, mean=stated.per_channel()[0], std=stated.std)
-    run = run_apart(file.where, "OpenCV", _OPENCV, given.getvalue())
-    if run.returncode:
-        raise ExportError(run.stderr.decode(errors="replace").strip().rpartition("\n")[2])
-    return np.load(io.BytesIO(run.stdout), allow_pickle=False)
+    found = run_apart(file.where, "OpenCV", _OPENCV, given.getvalue())
+    return np.load(io.BytesIO(found), allow_pickle=False)
 
 
 _CONSUMERS = (

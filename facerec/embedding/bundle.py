@@ -61,6 +61,18 @@ def write_sums(folder: str | Path) -> None:
         temporary.write_text("".join(lines), encoding="utf-8")
 
 
+def read_sums(folder: Path) -> dict[str, str]:
+    """Return what ``SHA256SUMS`` lists: path inside the folder → SHA-256.
+
+    Raises:
+        ModelError: the list is missing or too long.
+    """
+    with reading(folder / SUMS_FILE, ModelError, "copy the bundle again"):
+        text = read_file(folder / SUMS_FILE, MAX_TEXT).decode(errors="replace")
+    lines = [line.partition("  ") for line in text.splitlines()]
+    return {name: total for total, _, name in lines}
+
+
 def check_sums(folder: str | Path) -> dict[str, str]:
     """Compare every file of a folder with ``SHA256SUMS``; return path inside it → SHA-256.
 
@@ -71,12 +83,8 @@ def check_sums(folder: str | Path) -> dict[str, str]:
             or something that is no file.
     """
     folder = Path(folder)
-    there = _sums(folder)
-    with reading(folder / SUMS_FILE, ModelError, "copy the bundle again"):
-        text = read_file(folder / SUMS_FILE, MAX_TEXT).decode(errors="replace")
     # Names of the list are compared with those that are there, and never opened.
-    lines = [line.partition("  ") for line in text.splitlines()]
-    listed = {name: total for total, _, name in lines}
+    there, listed = _sums(folder), read_sums(folder)
     snapshot = folder.resolve().parent.name == "snapshots"
     for name in sorted({*listed, *there}):
         if name not in listed and (snapshot or _is_edited(name)):

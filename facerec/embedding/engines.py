@@ -280,30 +280,26 @@ import io, json
 import numpy
 hints, batches, shape, dtype = map(json.loads, sys.argv[1:])
 content = sys.stdin.buffer.read()
-inputs = [numpy.zeros((batch, *shape), dtype) for batch in batches]
-def shapes(compute):
-    found = []
-    for images in inputs:
-        try:
-            found.append([output.shape for output in compute(images)])
-        except Exception:
-            if not found:
-                raise
-    return found
 import onnxruntime
 session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
 name = session.get_inputs()[0].name
-wanted = shapes(lambda images: session.run(None, {name: images}))
-del inputs[len(wanted):]
 import openvino
 from openvino.frontend import FrontEndManager
 reader = FrontEndManager().load_by_framework("onnx")
 model = reader.convert(reader.load(io.BytesIO(content)))
 request = openvino.Core().compile_model(model, "CPU", hints).create_infer_request()
-found = shapes(lambda images: request.infer([images]).to_tuple())
-if found != wanted[:len(found)]:
-    raise ValueError(f"it computes outputs of shape {found}, onnxruntime of {wanted}")
-print(len(found))
+for done, batch in enumerate(batches):
+    images = numpy.zeros((batch, *shape), dtype)
+    try:
+        wanted = [output.shape for output in session.run(None, {name: images})]
+        found = [output.shape for output in request.infer([images]).to_tuple()]
+    except Exception:
+        if not done:
+            raise
+        sys.exit()
+    if found != wanted:
+        raise ValueError(f"it computes outputs of shape {found}, onnxruntime of {wanted}")
+print("all")
 """
 
 
@@ -319,7 +315,7 @@ def _try_openvino(file: OnnxFile, precision: Precision) -> bool:
     batches = (1, 2) if image.batch is None else (image.batch,)
     given = _openvino_hints(precision), batches, image.shape, image.dtype
     said = run_apart(file.where, "OpenVINO", _OPENVINO_TRIAL, file.content, *map(json.dumps, given))
-    return said.split()[-1:] == [str(len(batches)).encode()]
+    return said.endswith(b"all\n")
 
 
 @functools.cache

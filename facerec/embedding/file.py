@@ -1,10 +1,11 @@
 """The embeddings file: one writer and one reader of ``.npz``, Parquet, and Parquet in shards.
 
 An ``.npz`` of facerec holds the arrays ``vectors`` float32 ``(N, D)``, ``norms`` float32 ``(N,)``,
-``ids`` text ``(N,)``, ``failure_rows`` int64 and ``failure_reasons`` text ``(F,)``, ``note`` (one
-text of JSON), and where they are known ``subjects`` text ``(N,)``, ``face_scores`` float32
-``(N,)`` and ``digests`` bytes ``(N,)``; where photos show several faces ``several_rows`` int64 and
-``several_faces`` text. For Parquet, which lacks the last three, see `facerec.embedding.parquet`.
+``ids`` text ``(N,)``, ``failure_rows`` int64 and ``failure_reasons`` text ``(F,)``,
+``several_rows`` int64 and ``several_faces`` text of photos with several faces, ``note`` (one text
+of JSON), and where they are known ``subjects`` text ``(N,)``, ``face_scores`` float32 ``(N,)`` and
+``digests`` bytes ``(N,)``. For Parquet, which lacks digests and ``several``, see
+`facerec.embedding.parquet`.
 Vectors and norms are NaN in the rows of failures to acquire and nowhere else. Embeddings are
 personal data, so only the owner may read a file.
 """
@@ -136,19 +137,12 @@ def embeddings_sha256(path: str | Path) -> str:
 
 
 def _write_npz(path: Path, embeddings: Embeddings, note: Mapping[str, Any]) -> None:
-    assert embeddings.ids is not None  # `checked` sees to that
-    arrays = {
-        "vectors": embeddings.vectors,
-        "norms": embeddings.norms,
-        "ids": embeddings.ids,
-        "failure_rows": np.array([*embeddings.failures], np.int64),
-        "failure_reasons": np.array([*embeddings.failures.values()], np.str_),
-        "note": np.array(json.dumps(note, ensure_ascii=False, allow_nan=False)),
-        **{name: array for name in _OPTIONAL if (array := getattr(embeddings, name)) is not None},
-    }
-    if embeddings.several:
-        arrays["several_rows"] = np.array([*embeddings.several], np.int64)
-        arrays["several_faces"] = np.array([*embeddings.several.values()], np.str_)
+    known = {name: getattr(embeddings, name) for name in ("vectors", "norms", "ids", *_OPTIONAL)}
+    arrays = {name: array for name, array in known.items() if array is not None}
+    for (rows, texts), said in ((_FAILURES, embeddings.failures), (_SEVERAL, embeddings.several)):
+        arrays[rows] = np.array([*said], np.int64)
+        arrays[texts] = np.array([*said.values()], np.str_)
+    arrays["note"] = np.array(json.dumps(note, ensure_ascii=False, allow_nan=False))
     write_arrays(path, arrays)
 
 
@@ -167,13 +161,11 @@ def _read_npz(path: Path, numbered: bool, columns: Called) -> Embeddings:
     if not own:
         return found
     note = parse_note(path, str(arrays["note"][()]))
-    failures, several = (
-        dict(zip(map(int, rows.tolist()), map(str, texts.tolist()), strict=True))
-        for rows, texts in (
-            [arrays[name] for name in _FAILURES],
-            [arrays.get(name, np.empty(0)) for name in _SEVERAL],
-        )
+    said = (
+        zip(arrays.get(rows, ()), arrays.get(texts, ()), strict=True)
+        for rows, texts in (_FAILURES, _SEVERAL)
     )
+    failures, several = ({int(row): str(text) for row, text in each} for each in said)
     return replace(
         found,
         norms=arrays["norms"],

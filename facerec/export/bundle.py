@@ -19,12 +19,12 @@ from facerec.embedding.bundle import (
     BUNDLE_SCHEMA,
     CARD_FILE,
     EVALUATIONS_FILE,
-    MAX_TEXT,
     MODEL_FILE,
     NOTE_FILE,
     ONNX_FILE,
     SUMS_FILE,
     VARIANTS_FOLDER,
+    read_sums,
     write_sums,
 )
 from facerec.embedding.hub import is_hub_name, parse_hub_name
@@ -175,9 +175,7 @@ def export_bundle(
 
 def _written_before(folder: Path) -> set[str]:
     """Return the files that an earlier export wrote, by its checksums."""
-    sums = folder / SUMS_FILE
-    text = read_file(sums, MAX_TEXT).decode(errors="replace") if sums.is_file() else ""
-    listed = (line.partition("  ")[2] for line in text.splitlines())
+    listed = read_sums(folder) if (folder / SUMS_FILE).is_file() else ()
     return {SUMS_FILE, CARD_FILE, EVALUATIONS_FILE, *listed}
 
 

@@ -34,8 +34,8 @@ def test_the_file_is_plain_private_and_reproducible(tmp_path: Path) -> None:
     assert path.read_bytes() == again.read_bytes()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with np.load(path, allow_pickle=False) as arrays:
-        failures = "failure_rows", "failure_reasons"
-        named = {"vectors", "norms", "ids", "face_scores", "note", *failures}
+        said = "failure_rows", "failure_reasons", "several_rows", "several_faces"
+        named = {"vectors", "norms", "ids", "face_scores", "note", *said}
         assert {*arrays} == named
         np.testing.assert_array_equal(arrays["vectors"], toy(failures={1: "no face"}).vectors)
         assert arrays["failure_rows"].tolist() == [1]

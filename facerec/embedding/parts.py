@@ -42,29 +42,26 @@ class EmbeddingsWriter:
         ids: id of each image, ``(N,)``, unique.
         note: see `describe_embedding`, perhaps with more fields. Parts of a job with another note
             (but for names and paths) or other ids are refused.
-        subjects: see `Embeddings`.
 
     Attributes:
         rows: of each part, ascending; whole batches but for the last one.
+        subjects: see `Embeddings`; whoever joins the parts sets them before.
 
     Raises:
         DatasetError: no image, ids that repeat, or a name that does not end in ``.npz``.
     """
 
+    subjects: npt.NDArray[np.str_] | None = None
+
     def __init__(
-        self,
-        path: str | Path,
-        ids: npt.NDArray[np.str_],
-        note: Mapping[str, Any],
-        *,
-        subjects: npt.NDArray[np.str_] | None = None,
+        self, path: str | Path, ids: npt.NDArray[np.str_], note: Mapping[str, Any]
     ) -> None:
         self.path = Path(path)
         if self.path.suffix != ".npz" or not len(ids):
             raise DatasetError(
                 f"{path}: an embeddings file has a name that ends in .npz, and an image to embed"
             )
-        self.ids, self.note, self.subjects = same_names(ids), dict(note), subjects
+        self.ids, self.note = same_names(ids), dict(note)
         check_unique(self.ids, str(self.path))
         self.folder = self.path.with_name(f"{self.path.name}.parts")
         chunk, every = BATCHES_PER_CHUNK * int(self.note["batch_size"]), range(len(ids))

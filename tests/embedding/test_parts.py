@@ -29,8 +29,9 @@ def whole() -> Embeddings:
 
 
 def writer(path: Path, note: dict[str, Any] = NOTE) -> EmbeddingsWriter:
-    embeddings = whole()
-    return EmbeddingsWriter(path, embeddings.ids, note, subjects=embeddings.subjects)
+    made = EmbeddingsWriter(path, whole().ids, note)
+    made.subjects = whole().subjects
+    return made
 
 
 def share(rows: np.ndarray) -> Embeddings:

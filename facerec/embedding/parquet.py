@@ -37,7 +37,7 @@ from facerec.records.shards import is_pattern, reading_parquet, shard_paths
 
 SUFFIX = ".parquet"
 JOB_FILE = "job.json"
-"""Names the shards of a job that writes them into its folder; hidden when the job has ended."""
+"""Names the shards of a job that writes them into this folder; hidden when the job has ended."""
 
 SCORE = "face_score"
 """The column of face scores, where the model had a calibration."""
@@ -57,18 +57,19 @@ def list_shards(path: Path) -> list[Path]:
     """Return the files that a path stands for, in their order: itself, or shards.
 
     Raises:
-        DatasetError: there is none, or one is missing that braces or the job of a folder name.
+        DatasetError: there is none, one that braces or an ended job name is missing, or their job
+            has not ended.
     """
     shards = shard_paths(path, SUFFIX)
     there = {shard.name for shard in shards}
     for job in filter(Path.is_file, (path / JOB_FILE, path / f".{JOB_FILE}")):
         with reading_parquet(job):
             lost = [name for name in parse_json(read_file(job))["shards"] if name not in there]
-        if lost:
+        if lost or job.name == JOB_FILE:
             raise DatasetError(
-                f"{path}: {len(lost)} shards of {job.name} are missing, first "
-                f"{str(lost[0])[:200]!r}; run the job that writes them again, or name those that "
-                f"are there, as in {path / ('*' + SUFFIX)}"
+                f"{path}: the job of {job.name} has not ended, or shards are missing since, "
+                f"{len(lost)} in number {str(lost[:1])[:200]}; run it again, or name the shards "
+                f"that are there, as in {path / ('*' + SUFFIX)}"
             )
     if not shards:
         raise DatasetError(f"{path}: there is no such file, or no {SUFFIX} file in it")

@@ -265,10 +265,9 @@ class Embedder(ModelFlags):
         if is_embeddings(path):
             self.refuse_unused()
             return self.known(read_stored(path, self.column_names, console), console)
-        if kind := other_kind(path):
-            raise DatasetError(kind)
         photo = path.resolve()  # one photo may be a link to it
-        source = FolderImages(*((photo.parent, [photo.name]) if photo.is_file() else (path,)))
+        one = photo.is_file() and not other_kind(path)
+        source = FolderImages(*((photo.parent, [photo.name]) if one else (path,)))
         embeddings = self.embed(path, source, console, space=space, every_face=every_face)
         if not every_face:
             embeddings = replace(embeddings, subjects=source.label_names())
@@ -380,13 +379,11 @@ def misplaced_note(model: EmbeddingModel, images: ImageSource, align: Aligner | 
     here = Path("~/.insightface/models", INSIGHTFACE_PACK).expanduser().is_dir()
     if align is not None or (os.environ.get("FACEREC_DETECTOR") == "insightface" and not here):
         return ""
-    beside = None if model.path is None else model.path.parent
-    try:
-        with contextlib.redirect_stderr(io.StringIO()):  # of what insightface prints
-            detector = detector_at_hand(None, beside)
+    detector, beside = None, None if model.path is None else model.path.parent
+    # What insightface prints goes nowhere.
+    with contextlib.suppress(FacerecError), contextlib.redirect_stderr(io.StringIO()):
         face_template(model.image_size)
-    except FacerecError:
-        return ""
+        detector = detector_at_hand(None, beside)
     if detector is None:
         return ""
     crops, (right, down) = draw_faces(model, images, np.arange(len(images)), CROPS), model.shift

@@ -54,11 +54,6 @@ def export_onnx(
             f"{model}: this is an exported model already; give the run or .safetensors file that "
             "it came from"
         )
-    if loaded.assumed:
-        raise ExportError(
-            f"{model}: does not say how its pixels are prepared, which an export must know; turn "
-            "it into a .safetensors by facerec import-weights first"
-        )
     benches = open_image_benches(bench, data=data) if bench else []
     with progress_bar(console) as progress:
         report = export_bundle(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from facerec.base.errors import ModelError
-from facerec.base.files import atomic_path, read_file, sha256
+from facerec.base.files import atomic_path, read_file, reading, sha256
 
 BUNDLE_SCHEMA = "facerec.bundle/1"
 NOTE_FILE = "facerec.json"
@@ -61,6 +61,18 @@ def write_sums(folder: str | Path) -> None:
         temporary.write_text("".join(lines), encoding="utf-8")
 
 
+def read_sums(folder: Path) -> dict[str, str]:
+    """Return what ``SHA256SUMS`` lists: path inside the folder → SHA-256.
+
+    Raises:
+        ModelError: the list is missing or too long.
+    """
+    with reading(folder / SUMS_FILE, ModelError, "copy the bundle again"):
+        text = read_file(folder / SUMS_FILE, MAX_TEXT).decode(errors="replace")
+    lines = [line.partition("  ") for line in text.splitlines()]
+    return {name: total for total, _, name in lines}
+
+
 def check_sums(folder: str | Path) -> dict[str, str]:
     """Compare every file of a folder with ``SHA256SUMS``; return path inside it → SHA-256.
 
@@ -71,16 +83,8 @@ def check_sums(folder: str | Path) -> dict[str, str]:
             or something that is no file.
     """
     folder = Path(folder)
-    file = folder / SUMS_FILE
-    try:
-        if _is_link(file, folder):
-            raise ValueError("a link")
-        text = read_file(file, MAX_TEXT).decode()
-        pairs = [line.partition("  ") for line in text.splitlines()]
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{file}: cannot be read ({error}); copy the bundle again") from error
     # Names of the list are compared with those that are there, and never opened.
-    listed, there = {name: total for total, _, name in pairs}, _sums(folder)
+    there, listed = _sums(folder), read_sums(folder)
     snapshot = folder.resolve().parent.name == "snapshots"
     for name in sorted({*listed, *there}):
         if name not in listed and (snapshot or _is_edited(name)):
@@ -107,11 +111,11 @@ def _sums(folder: Path) -> dict[str, str]:
     names = []
     for path in folder.rglob("*"):
         name, link = path.relative_to(folder).as_posix(), _is_link(path, folder)
-        if (link or not path.is_dir()) and name != SUMS_FILE:
-            if link or not path.is_file() or not name.isprintable() or "\\" in name:
-                raise ModelError(
-                    f"{folder}: {name[:80]!r} is a link or no regular file, or has a name that "
-                    f"{SUMS_FILE} cannot carry; remove it"
-                )
+        if link or not (path.is_dir() or path.is_file()) or not name.isprintable() or "\\" in name:
+            raise ModelError(
+                f"{folder}: {name[:80]!r} is a link or no regular file, or has a name that "
+                f"{SUMS_FILE} cannot carry; remove it"
+            )
+        if path.is_file() and name != SUMS_FILE:
             names.append(name)
     return {name: sha256(folder / name) for name in sorted(names)}

@@ -25,7 +25,7 @@ from facerec.base.limits import Checked, Limits, Number, Probability
 from facerec.base.recipe import from_dict
 from facerec.embedding.evidence import Evidence
 from facerec.embedding.onnx_file import OnnxFile
-from facerec.embedding.onnx_preprocessing import PIXELS, UNSCALED
+from facerec.embedding.onnx_preprocessing import PIXELS
 from facerec.records.non_faces import SPOILT
 from facerec.statistics.calibration import LikelihoodRatio, Pairs
 from facerec.statistics.intervals import wilson
@@ -377,11 +377,10 @@ def _inside(note: Mapping[str, Any], where: str) -> ModelCalibration | None:
         return None
     with _reading(where, "export the model again"):
         first = worth if worth is not None else {"source": thresholds[0]["bench"], **thresholds[0]}
-        pixels = note["preprocessing"]
         found = {
             "schema": SCHEMA,
             "model": {"sha256": None},
-            "preprocessing": asdict(UNSCALED) if pixels == "embedded" else pixels,
+            "preprocessing": note["preprocessing"],
             "shift": [0, 0],
             "flip": first["flip"],
             "align": {"method": note.get("alignment")},

@@ -1,10 +1,11 @@
 """The embeddings file: one writer and one reader of ``.npz``, Parquet, and Parquet in shards.
 
 An ``.npz`` of facerec holds the arrays ``vectors`` float32 ``(N, D)``, ``norms`` float32 ``(N,)``,
-``ids`` text ``(N,)``, ``failure_rows`` int64 and ``failure_reasons`` text ``(F,)``, ``note`` (one
-text of JSON), and where they are known ``subjects`` text ``(N,)``, ``face_scores`` float32
-``(N,)`` and ``digests`` bytes ``(N,)``; where photos show several faces ``several_rows`` int64 and
-``several_faces`` text. For Parquet, which lacks the last three, see `facerec.embedding.parquet`.
+``ids`` text ``(N,)``, ``failure_rows`` int64 and ``failure_reasons`` text ``(F,)``,
+``several_rows`` int64 and ``several_faces`` text of photos with several faces, ``note`` (one text
+of JSON), and where they are known ``subjects`` text ``(N,)``, ``face_scores`` float32 ``(N,)`` and
+``digests`` bytes ``(N,)``. For Parquet, which lacks digests and ``several``, see
+`facerec.embedding.parquet`.
 Vectors and norms are NaN in the rows of failures to acquire and nowhere else. Embeddings are
 personal data, so only the owner may read a file.
 """
@@ -21,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from facerec.base.errors import DatasetError
-from facerec.base.files import atomic_path, sha256
+from facerec.base.errors import DatasetError, FacerecError, fault
+from facerec.base.files import atomic_path, check_regular, reading, sha256
 from facerec.embedding.check import (
     FORMAT,
     IDS,
@@ -39,7 +40,7 @@ from facerec.embedding.check import (
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.lists import KINDS, read_listed
 from facerec.embedding.parquet import SUFFIX, is_shards, list_shards, read_parquet, write_parquet
-from facerec.records.npz import ArchiveError, read_arrays, write_arrays
+from facerec.records.npz import read_arrays, write_arrays
 from facerec.records.other_kinds import other_kind
 
 _FAILURES = ("failure_rows", "failure_reasons")
@@ -103,12 +104,22 @@ def read_embeddings(
         MissingExtraError: a Parquet file without pyarrow.
     """
     path = Path(path)
-    if path.suffix.lower() in KINDS:
-        found = read_listed(path, columns)
-    elif path.suffix.lower() == SUFFIX or is_shards(path):
-        found = read_parquet(path, columns)
-    else:
-        found = _read_npz(path, numbered, columns)
+    listed = path.suffix.lower() in KINDS
+    with reading(path, DatasetError):
+        try:
+            if path.suffix.lower() == SUFFIX or is_shards(path):
+                found = read_parquet(path, columns)
+            else:
+                check_regular(path)
+                found = read_listed(path, columns) if listed else _read_npz(path, numbered, columns)
+        except (FacerecError, OSError):
+            raise
+        except Exception as problem:  # damaged files end in errors of many kinds
+            raise DatasetError(
+                ("" if listed else other_kind(path))
+                or f"{path}: no embeddings that can be read ({fault(problem)}); make the file "
+                "again, by facerec embed, numpy.save of float32 or MATLAB's save -v7"
+            ) from problem
     return checked(path, found)
 
 
@@ -126,19 +137,12 @@ def embeddings_sha256(path: str | Path) -> str:
 
 
 def _write_npz(path: Path, embeddings: Embeddings, note: Mapping[str, Any]) -> None:
-    assert embeddings.ids is not None  # `checked` sees to that
-    arrays = {
-        "vectors": embeddings.vectors,
-        "norms": embeddings.norms,
-        "ids": embeddings.ids,
-        "failure_rows": np.array([*embeddings.failures], np.int64),
-        "failure_reasons": np.array([*embeddings.failures.values()], np.str_),
-        "note": np.array(json.dumps(note, ensure_ascii=False, allow_nan=False)),
-        **{name: array for name in _OPTIONAL if (array := getattr(embeddings, name)) is not None},
-    }
-    if embeddings.several:
-        arrays["several_rows"] = np.array([*embeddings.several], np.int64)
-        arrays["several_faces"] = np.array([*embeddings.several.values()], np.str_)
+    known = {name: getattr(embeddings, name) for name in ("vectors", "norms", "ids", *_OPTIONAL)}
+    arrays = {name: array for name, array in known.items() if array is not None}
+    for (rows, texts), said in ((_FAILURES, embeddings.failures), (_SEVERAL, embeddings.several)):
+        arrays[rows] = np.array([*said], np.int64)
+        arrays[texts] = np.array([*said.values()], np.str_)
+    arrays["note"] = np.array(json.dumps(note, ensure_ascii=False, allow_nan=False))
     write_arrays(path, arrays)
 
 
@@ -146,16 +150,7 @@ def _read_npz(path: Path, numbered: bool, columns: Called) -> Embeddings:
     """Read the arrays of known names, after their headers have been held against their sizes."""
     names = {*VECTORS, *IDS, *SUBJECTS, *_FAILURES, *_OPTIONAL, *_SEVERAL, "norms", "note"}
     names |= {*columns.values()}
-    try:
-        arrays, members = read_arrays(path, path.stat().st_size, names, MAX_BYTES)
-    except (OSError, ArchiveError) as problem:
-        missing = isinstance(problem, FileNotFoundError)
-        reason = problem.strerror if isinstance(problem, OSError) else problem
-        raise DatasetError(
-            other_kind(path)
-            or f"{path}: no whole .npz file that can be read ({reason}); "
-            + ("check the path" if missing else "make it again with facerec embed")
-        ) from problem
+    arrays, members = read_arrays(path, path.stat().st_size, names, MAX_BYTES)
     own = "note" in arrays
     needed = ("vector",) if numbered and not own else ("vector", "id")
     called = find_columns(path, sorted(members), {} if own else columns, needed)
@@ -166,23 +161,21 @@ def _read_npz(path: Path, numbered: bool, columns: Called) -> Embeddings:
     if not own:
         return found
     note = parse_note(path, str(arrays["note"][()]))
-    try:
-        failures, several = (
-            dict(zip(map(int, rows.tolist()), map(str, texts.tolist()), strict=True))
-            for rows, texts in (
-                [arrays[name] for name in _FAILURES],
-                [arrays.get(name, np.empty(0)) for name in _SEVERAL],
-            )
-        )
-        norms = arrays["norms"]
-    except (KeyError, ValueError, TypeError) as problem:
-        raise DatasetError(
-            f"{path}: its norms are missing, or its failures are not rows and reasons "
-            f"({problem}); make the file again"
-        ) from problem
-    known = {name: arrays.get(name) for name in ("face_scores", "digests")}
-    made = {"norms": norms, "flip": note["flip"], "note": note, **known}
-    return replace(found, failures=failures, several=several, **made)
+    said = (
+        zip(arrays.get(rows, ()), arrays.get(texts, ()), strict=True)
+        for rows, texts in (_FAILURES, _SEVERAL)
+    )
+    failures, several = ({int(row): str(text) for row, text in each} for each in said)
+    return replace(
+        found,
+        norms=arrays["norms"],
+        flip=note["flip"],
+        failures=failures,
+        note=note,
+        several=several,
+        digests=arrays.get("digests"),
+        face_scores=arrays.get("face_scores"),
+    )
 
 
 def _text(array: Array) -> Array:

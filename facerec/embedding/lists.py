@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from facerec.base.errors import DatasetError, FacerecError, message_line
-from facerec.base.files import LIST, check_regular, open_file, read_file, reading
+from facerec.base.errors import DatasetError, message_line
+from facerec.base.files import LIST, open_file, read_file, reading
 from facerec.embedding.check import SUBJECTS, Called, find_columns, of_others
 from facerec.embedding.extraction import Embeddings
 from facerec.records.images import text_array
@@ -32,19 +32,10 @@ def read_listed(path: Path, columns: Called) -> Embeddings:
     """Read the embeddings of a file of one of `KINDS`; nothing in it is run.
 
     Raises:
-        DatasetError: missing, damaged, a line of another length, or not as many names as rows.
+        DatasetError: a line of another length, or no list of names.
+        Exception: of NumPy or SciPy, for a damaged file.
     """
-    with reading(path, DatasetError):
-        check_regular(path)
-        try:
-            *names, vectors = KINDS[path.suffix.lower()](path, columns)
-        except (FacerecError, OSError):
-            raise
-        except Exception as problem:  # damaged files end in errors of many kinds
-            raise DatasetError(
-                f"{path}: no embeddings that can be read ({message_line(problem)}); save an array "
-                "by numpy.save as float32, a file of MATLAB by -v7"
-            ) from problem
+    *names, vectors = KINDS[path.suffix.lower()](path, columns)
     ids, subjects = (None if each is None else text_array(each, str(path)) for each in names)
     return of_others(path, ids, subjects, vectors)
 

@@ -9,6 +9,7 @@ checked, with those weights inside, so nothing can change between the check and 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 from collections.abc import Iterator, Mapping
@@ -110,15 +111,14 @@ class OnnxFile:
         """
         if METADATA_KEY not in self.metadata:
             return None
-        try:
+        note: dict[str, Any] = {}
+        with contextlib.suppress(ValueError, TypeError):
             note = dict(parse_json(self.metadata[METADATA_KEY]))
-            if note["format"] != METADATA_FORMAT or not isinstance(note.get("recipe", {}), dict):
-                raise ValueError(f"this facerec reads format {METADATA_FORMAT}")
-        except (ValueError, KeyError, TypeError) as error:
+        if note.get("format") != METADATA_FORMAT or not isinstance(note.get("recipe", {}), dict):
             raise ModelError(
                 f"{self.where}: its metadata entry {METADATA_KEY!r} is damaged or of another "
-                f"facerec ({message_line(error)}); export the model again"
-            ) from error
+                f"format than {METADATA_FORMAT}; export the model again"
+            )
         return note
 
     def facts(self) -> list[tuple[str, str]]:

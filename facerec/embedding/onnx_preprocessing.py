@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.backbones.preprocessing import Preprocessing, numbers_words
-from facerec.base.errors import ModelError, RecipeError
+from facerec.base.errors import ModelError
 from facerec.base.recipe import from_dict
 from facerec.embedding.onnx_file import METADATA_KEY, OnnxFile, constants_of
 
@@ -45,7 +45,8 @@ class PixelGuess:
             given: ``channels``, ``mean`` and ``std``, None for what is not given.
 
         Raises:
-            ModelError: the file says otherwise, or a value is out of range.
+            ModelError: the file says otherwise.
+            RecipeError: a value is out of range.
         """
         given = {name: value for name, value in given.items() if value is not None}
         known = self.preprocessing
@@ -58,12 +59,9 @@ class PixelGuess:
         if known == UNSCALED and {"mean", "std"} & given.keys() - {*self.fixed}:
             # Whoever scales outside does not believe the guess that the graph does it.
             known = Preprocessing()
-        try:
-            known = replace(known, **given)
-        except RecipeError as error:
-            raise ModelError(f"{where}: {error}") from error
         said = (f"{name} was given by the user" for name in given)
         assumed = tuple(name for name in self.assumed if name not in given)
+        known = replace(known, **given)
         return PixelGuess(known, (*said, *self.evidence), self.fixed, assumed)
 
 
@@ -88,7 +86,7 @@ def guess_preprocessing(file: OnnxFile) -> PixelGuess:
     else the assumption that the model was trained as InsightFace's are.
 
     Raises:
-        ModelError: facerec's own entry in the file is damaged.
+        FacerecError: facerec's own entry in the file is damaged.
     """
     if (note := file.note) is not None:
         return stated_preprocessing(note.get("preprocessing"), file.where)
@@ -131,18 +129,11 @@ def stated_preprocessing(entry: Any, where: str) -> PixelGuess:
     """Return the preprocessing that facerec's own note tells.
 
     Raises:
-        ModelError: the entry is damaged.
+        RecipeError: the entry is damaged.
     """
-    try:
-        if entry != "embedded" and not {*PIXELS} <= {*entry}:
-            raise TypeError("neither 'embedded' nor channels, mean and std")
-        found = UNSCALED if entry == "embedded" else from_dict(Preprocessing, entry, where)
-    except (RecipeError, TypeError, AttributeError) as error:
-        raise ModelError(
-            f"{where}: the preprocessing in its metadata entry {METADATA_KEY!r} is damaged "
-            f"({str(error)[:200]}); write the model again"
-        ) from error
-    return PixelGuess(found, (f"its metadata entry {METADATA_KEY!r} says so",), PIXELS)
+    inside = f"its metadata entry {METADATA_KEY!r}"
+    found = from_dict(Preprocessing, entry, f"{where}, preprocessing in {inside}")
+    return PixelGuess(found, (f"{inside} says so",), PIXELS)
 
 
 def leading_scaling(file: OnnxFile) -> Scaling | None:

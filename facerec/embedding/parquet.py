@@ -37,7 +37,7 @@ from facerec.records.shards import is_pattern, reading_parquet, shard_paths
 
 SUFFIX = ".parquet"
 JOB_FILE = "job.json"
-"""Stands in a folder as long as a job that writes shards into it has not ended."""
+"""Names the shards of a job that writes them into this folder; hidden when the job has ended."""
 
 SCORE = "face_score"
 """The column of face scores, where the model had a calibration."""
@@ -57,22 +57,19 @@ def list_shards(path: Path) -> list[Path]:
     """Return the files that a path stands for, in their order: itself, or shards.
 
     Raises:
-        DatasetError: there is none, one that braces name is missing, or their job has not ended.
+        DatasetError: there is none, one that braces or an ended job name is missing, or their job
+            has not ended.
     """
-    if (path / JOB_FILE).exists():
-        raise DatasetError(
-            f"{path}: the job that writes its shards has not ended ({JOB_FILE} is there); run it "
-            f"again, or name the shards, as in {path / ('*' + SUFFIX)}"
-        )
     shards = shard_paths(path, SUFFIX)
-    if (ended := path / f".{JOB_FILE}").is_file():
-        there = {shard.name for shard in shards}
-        with reading_parquet(ended):
-            lost = [name for name in parse_json(read_file(ended))["shards"] if name not in there]
-        if lost:
+    there = {shard.name for shard in shards}
+    for job in filter(Path.is_file, (path / JOB_FILE, path / f".{JOB_FILE}")):
+        with reading_parquet(job):
+            lost = [name for name in parse_json(read_file(job))["shards"] if name not in there]
+        if lost or job.name == JOB_FILE:
             raise DatasetError(
-                f"{path}: {len(lost)} of its shards are missing, first {str(lost[0])[:200]!r}; "
-                "run the job that writes them again"
+                f"{path}: the job of {job.name} has not ended, or shards are missing since, "
+                f"{len(lost)} in number {str(lost[:1])[:200]}; run it again, or name the shards "
+                f"that are there, as in {path / ('*' + SUFFIX)}"
             )
     if not shards:
         raise DatasetError(f"{path}: there is no such file, or no {SUFFIX} file in it")
@@ -93,7 +90,7 @@ def read_parquet(path: Path, columns: Called) -> Embeddings:
     space: Space | None = None
 
     def allocated(size: int) -> npt.NDArray[np.float32]:
-        if size < 1 or not 0 <= 4 * total * size <= MAX_BYTES:
+        if not 0 <= 4 * total * size <= MAX_BYTES:
             raise DatasetError(f"{path}: {total:,} embeddings of {size:,} numbers cannot be read")
         whole = empty((total, size), np.float32)
         whole[:] = np.nan

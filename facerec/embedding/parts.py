@@ -15,7 +15,6 @@ from facerec.base.errors import DatasetError
 from facerec.base.files import (
     NOTE,
     check_place,
-    full_disk_sentence,
     parse_json,
     read_file,
     write_json,
@@ -43,29 +42,26 @@ class EmbeddingsWriter:
         ids: id of each image, ``(N,)``, unique.
         note: see `describe_embedding`, perhaps with more fields. Parts of a job with another note
             (but for names and paths) or other ids are refused.
-        subjects: see `Embeddings`.
 
     Attributes:
         rows: of each part, ascending; whole batches but for the last one.
+        subjects: see `Embeddings`; whoever joins the parts sets them before.
 
     Raises:
         DatasetError: no image, ids that repeat, or a name that does not end in ``.npz``.
     """
 
+    subjects: npt.NDArray[np.str_] | None = None
+
     def __init__(
-        self,
-        path: str | Path,
-        ids: npt.NDArray[np.str_],
-        note: Mapping[str, Any],
-        *,
-        subjects: npt.NDArray[np.str_] | None = None,
+        self, path: str | Path, ids: npt.NDArray[np.str_], note: Mapping[str, Any]
     ) -> None:
         self.path = Path(path)
         if self.path.suffix != ".npz" or not len(ids):
             raise DatasetError(
                 f"{path}: an embeddings file has a name that ends in .npz, and an image to embed"
             )
-        self.ids, self.note, self.subjects = same_names(ids), dict(note), subjects
+        self.ids, self.note = same_names(ids), dict(note)
         check_unique(self.ids, str(self.path))
         self.folder = self.path.with_name(f"{self.path.name}.parts")
         chunk, every = BATCHES_PER_CHUNK * int(self.note["batch_size"]), range(len(ids))
@@ -103,11 +99,6 @@ class EmbeddingsWriter:
         Raises:
             FacerecError: parts are missing or damaged, or the file cannot be written.
         """
-        if missing := self.missing():
-            raise DatasetError(
-                f"{self.folder}: {len(missing)} parts are missing, the first is number "
-                f"{missing[0]}; all processes must see the same folder, run the same command again"
-            )
         whole = self._joined()
         write_embeddings(self.path, whole)
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -164,13 +155,11 @@ def begin_job(folder: Path, job: Mapping[str, Any]) -> None:
         if all(path.name[0] == "." for path in folder.iterdir()):
             write_json(file, job)
         changed = differences(parse_json(read_file(file, NOTE)), job)
-    except (FileNotFoundError, ValueError, AttributeError) as problem:
+    except (OSError, ValueError, AttributeError) as problem:
         raise DatasetError(
             f"{folder}: holds no parts of a job to go on with ({problem}); choose another output, "
             "or remove the folder"
         ) from problem
-    except OSError as problem:
-        raise DatasetError(full_disk_sentence(folder, problem)) from problem
     if changed:
         raise DatasetError(
             f"{folder}: holds parts of a job that differs in {', '.join(changed[:4])}; run that "

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.base.errors import ImageError, MetricError, ModelError
-from facerec.base.files import read_file
+from facerec.base.files import read_file, reading
 from facerec.cosines.unit_rows import on_grid
 from facerec.embedding.align import (
     MISPLACED,
@@ -320,9 +320,7 @@ class FaceRecognizer:
                 notes += [note, self._unlooked(image)]
                 unknown.append(self.misplaced(image, where))
             vectors.append(self._vectors(side))
-        if (cosine := self.similarity(*vectors)).ndim:
-            raise ImageError("verify compares one face with one other; use similarity for more")
-        similarity = float(cosine)
+        similarity = float(self.similarity(*vectors))
         if math.isnan(similarity + (limit or 0)):
             raise MetricError("the threshold is NaN, or an embedding is zero or not finite")
         scores = [self.face_score(vector) for vector in vectors]
@@ -472,12 +470,8 @@ def read_photo(photo: Photo, where: str) -> tuple[Image, str]:
     """
     if isinstance(photo, (str, Path)):
         where = str(photo)
-        try:
+        with reading(where, ImageError):
             photo = read_file(photo)
-        except OSError as error:
-            raise ImageError(
-                f"{where}: the photo cannot be read ({error.strerror or error}); check the path"
-            ) from error
     if isinstance(photo, (bytes, bytearray, memoryview)):
         return decode_image(bytes(photo), where, size=None, upright=True), where
     dtype, shape = getattr(photo, "dtype", type(photo).__name__), getattr(photo, "shape", ())

@@ -18,10 +18,8 @@ sys.modules["openvino_telemetry"] = None
 """
 
 
-def run_apart(
-    where: str, library: str, code: str, content: bytes, *arguments: str
-) -> subprocess.CompletedProcess[bytes]:
-    """Run code on a file's bytes in another process of Python.
+def run_apart(where: str, library: str, code: str, content: bytes, *arguments: str) -> bytes:
+    """Run code on a file's bytes in another process of Python; return what it prints.
 
     Args:
         where: names the file in messages.
@@ -31,19 +29,18 @@ def run_apart(
         content: the file.
         arguments: for the code.
 
-    Returns:
-        The process, which ended by itself, perhaps with an error.
-
     Raises:
-        ModelError: it crashed or took longer than `TRIAL_SECONDS`.
+        ModelError: it failed, crashed or took longer than `TRIAL_SECONDS`.
     """
     command = [sys.executable, "-c", _BEGIN + code, *arguments]
     how: dict[str, Any] = {"capture_output": True, "timeout": TRIAL_SECONDS, "check": False}
     try:
         run = subprocess.run(command, input=content, **how)
-        problem = f"its process ended by signal {-run.returncode}" if run.returncode < 0 else None
+        if run.returncode == 0:
+            return run.stdout
+        problem = run.stderr.decode(errors="replace").strip().rpartition("\n")[2][:300]
+        if run.returncode < 0:
+            problem = f"its process ended by signal {-run.returncode}"
     except subprocess.TimeoutExpired:
         problem = f"no embedding after {TRIAL_SECONDS} seconds"
-    if problem is not None:
-        raise ModelError(f"{where}: {library} cannot load it ({problem})")
-    return run
+    raise ModelError(f"{where}: {library} cannot load it ({problem})")

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import facerec
-from facerec.base.errors import ExportError, FacerecError
-from facerec.base.files import atomic_folder, json_bytes, read_file
+from facerec.base.errors import ExportError
+from facerec.base.files import atomic_folder, atomic_path, json_bytes, read_file
 from facerec.base.progress import Progress, section
-from facerec.base.recipe import digest, to_dict
 from facerec.embedding.align import face_template
 from facerec.embedding.bundle import (
     BUNDLE_SCHEMA,
     CARD_FILE,
     EVALUATIONS_FILE,
-    MAX_TEXT,
     MODEL_FILE,
     NOTE_FILE,
     ONNX_FILE,
     SUMS_FILE,
     VARIANTS_FOLDER,
+    read_sums,
     write_sums,
 )
 from facerec.embedding.hub import is_hub_name, parse_hub_name
@@ -37,7 +35,7 @@ from facerec.export.cards import bundle_card, evaluation_entries, training_facts
 from facerec.export.consumers import check_consumers
 from facerec.export.graph import export_graph, serialized
 from facerec.export.options import DEFAULT, BundleOptions
-from facerec.export.parity import Bar, ParityRow, check_parity, sample_faces
+from facerec.export.parity import ParityRow, check_parity, sample_faces
 from facerec.export.quantize import int8_calibration_data, quantize_int8
 from facerec.export.triton import model_id, triton_config
 from facerec.report.folders import check_replaceable
@@ -102,16 +100,18 @@ def export_bundle(
         ExportError: what was asked for cannot be, a check fails, or the folder is taken. Nothing is
             written then, and an earlier bundle is still there.
     """
-    if benches and options.int8 is None:
-        raise ExportError("a bench compares int8 with float32; give --int8, or leave it out")
-    if bench := next((bench for bench in benches if bench.pairs.folds is None), None):
-        raise ExportError(f"{bench.name}: has no folds, so no accuracy; give another bench")
-    if out.is_file() or (out.is_dir() and any(out.iterdir()) and not force):
+    for bench in benches:
+        if options.int8 is None or bench.pairs.folds is None:
+            raise ExportError(
+                f"{bench.name}: a bench compares int8 with float32 by accuracy, the mean over "
+                "folds; give --int8 and a bench with folds, or none"
+            )
+    check_replaceable(out, _written_before, "a bundle")
+    if any(out.glob("*")) and not force:
         raise ExportError(
             f"{out} is there already; choose another --out, or give --force, which replaces a "
             "bundle alone"
         )
-    check_replaceable(out, _written_before, "a bundle")
     own = model.calibration
     if own is not None and any(own.shift) and own.align is not None:
         raise ExportError(
@@ -119,108 +119,95 @@ def export_bundle(
             f"{own.shift[0]} {own.shift[1]}, and what loads a bundle moves none; calibrate without"
         )
     with atomic_folder(out, replace=force) as folder:
-        try:
-            return _write_all(model, out, folder, options, benches, progress)
-        except FacerecError as error:
-            raise type(error)(f"{error}; no bundle was written") from error
+
+        def begin(doing: str) -> None:
+            if progress is not None:
+                progress(doing, 0, 1)
+
+        def write(name: str, content: bytes) -> None:
+            with atomic_path(folder / name) as file:
+                file.write_bytes(content)
+
+        # In the order of what is likely to fail.
+        begin("exporting the graph")
+        stated = _stated(model, options)
+        graph = export_graph(model.backbone, model.preprocessing, opset=options.opset, note=stated)
+        main = parse_onnx(graph, str(out / ONNX_FILE))
+        write(ONNX_FILE, graph)
+        begin("comparing with torch")
+        parity = {ONNX_FILE: check_parity(model, main)}
+        begin("loading it with every consumer")
+        photos = np.ascontiguousarray(sample_faces(CONSUMER_FACES)[..., ::-1])
+        consumers = check_consumers(replace(main, path=folder / ONNX_FILE), model, photos)
+        comparisons: list[PairedComparison] = []
+        note = {
+            **_note(model, main),
+            "parity": list(map(asdict, parity[ONNX_FILE])),
+            "consumers": list(map(asdict, consumers)),
+            "variants": [],
+            "left_out": [],
+            "triton": TRITON_FOLDER if options.triton else None,
+        }
+        if options.int8 is not None:
+            begin("making int8")
+            int8, entry, comparisons = _make_int8(model, main, options, benches, progress)
+            parity[INT8_FILE] = check_parity(model, int8, exact=False)
+            # A cosine is told; only a bench can say what it is worth.
+            faces_alone = [row.min_cosine for row in parity[INT8_FILE] if row.check == "faces"]
+            if reason := _too_much_lost(entry["accuracy"], options.max_loss):
+                note["left_out"] = [{"name": "int8", "reason": reason}]
+            else:
+                write(INT8_FILE, int8.content)
+                note["variants"] = [{**entry, "min_cosine": min(faces_alone)}]
+        if options.triton:
+            name = note["model_id"]
+            write(f"{TRITON_FOLDER}/{name}/config.pbtxt", triton_config(name, main).encode())
+            write(f"{TRITON_FOLDER}/{name}/1/model.onnx", graph)
+        write(NOTE_FILE, json_bytes(note, sort_keys=True))
+        # As others will read it: lists, not tuples.
+        note = json.loads(read_file(folder / NOTE_FILE))
+        write(CARD_FILE, bundle_card(note).encode())
+        if entries := evaluation_entries(note):
+            write(EVALUATIONS_FILE, entries.encode())
+        write_sums(folder)
+    return BundleReport(out, note, parity, comparisons)
 
 
 def _written_before(folder: Path) -> set[str]:
     """Return the files that an earlier export wrote, by its checksums."""
-    sums = folder / SUMS_FILE
-    text = read_file(sums, MAX_TEXT).decode(errors="replace") if sums.is_file() else ""
-    listed = (line.partition("  ")[2] for line in text.splitlines())
+    listed = read_sums(folder) if (folder / SUMS_FILE).is_file() else ()
     return {SUMS_FILE, CARD_FILE, EVALUATIONS_FILE, *listed}
 
 
-def _write_all(
+def _make_int8(
     model: TorchModel,
-    out: Path,
-    folder: Path,
+    main: OnnxFile,
     options: BundleOptions,
     benches: Sequence[Bench],
     progress: Progress | None,
-) -> BundleReport:
-    """Do all of it in a folder that nobody sees yet, in the order of what is likely to fail."""
+) -> tuple[OnnxFile, dict[str, Any], list[PairedComparison]]:
+    """Return the int8 file, what the bundle's note says of it, and what it costs on each bench."""
+    assert options.int8 is not None
+    faces, source = int8_calibration_data(options.int8, options.int8_images)
+    file = parse_onnx(quantize_int8(main, faces), INT8_FILE)
+    results, own = (
+        _verify(each, name, benches, progress) for name, each in (("float32", main), ("int8", file))
+    )
+    comparisons = list(map(compare, results, own))
+    file = _restate(file, [asdict(row) for result in own for row in result.thresholds()])
+    costs = list(map(_accuracy, benches, comparisons))
+    made = {"calibration": source, "accuracy": costs}
+    return file, {"name": "int8", **_describe(file, INT8_FILE), **made}, comparisons
 
-    def begin(doing: str) -> None:
-        if progress is not None:
-            progress(doing, 0, 1)
 
-    def write(name: str, content: bytes) -> None:
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as file:
-            file.write(content)
-            os.fsync(file.fileno())
-
-    begin("exporting the graph")
-    stated = _stated(model, options)
-    graph = export_graph(model.backbone, model.preprocessing, opset=options.opset, note=stated)
-    main = parse_onnx(graph, str(out / ONNX_FILE))
-    write(ONNX_FILE, graph)
-    begin("comparing with torch")
-    parity = {ONNX_FILE: check_parity(model, main)}
-    begin("loading it with every consumer")
-    photos = np.ascontiguousarray(sample_faces(CONSUMER_FACES)[..., ::-1])
-    consumers = check_consumers(folder / ONNX_FILE, model, photos)
-    comparisons: list[PairedComparison] = []
-    variants: list[dict[str, Any]] = []
-    left_out: list[dict[str, str]] = []
-    if options.int8 is not None:
-        begin("making int8")
-        faces, source = int8_calibration_data(options.int8, options.int8_images)
-        int8 = parse_onnx(quantize_int8(main, faces), str(out / INT8_FILE))
-        # A cosine is told; only a bench can say what it is worth.
-        parity[INT8_FILE] = check_parity(model, int8, Bar(np.inf, -1.0))
-        flip = stated["flip"] != "none"
-        results = _verify(main, "float32", benches, flip, progress)
-        own = _verify(int8, "int8", benches, flip, progress)
-        comparisons = [compare(*both) for both in zip(results, own, strict=True)]
-        costs = list(map(_accuracy, benches, comparisons))
-        for cost in costs:
-            change = 100 * (cost["int8"] - cost["float32"])
-            if -change > options.max_loss and not left_out:
-                reason = (
-                    f"its accuracy on {cost['bench']} changes by {number(change, '+.2f')} points, "
-                    f"more than the {options.max_loss:g} of --max-loss"
-                )
-                left_out = [{"name": "int8", "reason": reason}]
-        if not left_out:
-            found = [asdict(row) for result in own for row in result.thresholds()]
-            int8 = _restate(int8, found)
-            write(INT8_FILE, int8.content)
-            faces_alone = [row.min_cosine for row in parity[INT8_FILE] if row.check == "faces"]
-            variants = [
-                {
-                    "name": "int8",
-                    **_describe(int8, INT8_FILE),
-                    "min_cosine": min(faces_alone),
-                    "calibration": source,
-                    "accuracy": costs,
-                    "thresholds": found,
-                }
-            ]
-    name = model_id(model.name)
-    if options.triton:
-        write(f"{TRITON_FOLDER}/{name}/config.pbtxt", triton_config(name, main).encode())
-        write(f"{TRITON_FOLDER}/{name}/1/model.onnx", graph)
-    note = {
-        **_note(model, main, stated),
-        "parity": list(map(asdict, parity[ONNX_FILE])),
-        "consumers": list(map(asdict, consumers)),
-        "variants": variants,
-        "left_out": left_out,
-        "triton": TRITON_FOLDER if options.triton else None,
-    }
-    write(NOTE_FILE, json_bytes(note, sort_keys=True))
-    # As others will read it: lists, not tuples.
-    note = json.loads(read_file(folder / NOTE_FILE))
-    write(CARD_FILE, bundle_card(note).encode())
-    if entries := evaluation_entries(note):
-        write(EVALUATIONS_FILE, entries.encode())
-    write_sums(folder)
-    return BundleReport(out, note, parity, comparisons)
+def _too_much_lost(costs: Sequence[Mapping[str, Any]], most: float) -> str:
+    """Return a sentence on the bench that costs too much accuracy, in points; else an empty one."""
+    changes = [(100 * (cost["int8"] - cost["float32"]), cost["bench"]) for cost in costs]
+    change, bench = min(changes, default=(0.0, ""))
+    if -change <= most:
+        return ""
+    said = number(change, "+.2f")
+    return f"its accuracy on {bench} changes by {said} points, more than the {most:g} of --max-loss"
 
 
 def _stated(model: TorchModel, options: BundleOptions) -> dict[str, Any]:
@@ -233,7 +220,6 @@ def _stated(model: TorchModel, options: BundleOptions) -> dict[str, Any]:
         "name": model.name,
         "weights_sha256": model.sha256,
         "recipe": model.recipe,
-        "recipe_sha256": digest(model.recipe) if model.recipe else None,
         "alignment": ALIGNMENT,
         "embedding_size": model.embedding_size,
         "image_size": list(model.image_size),
@@ -244,9 +230,9 @@ def _stated(model: TorchModel, options: BundleOptions) -> dict[str, Any]:
 
 
 def _verify(
-    file: OnnxFile, name: str, benches: Sequence[Bench], flip: bool, progress: Progress | None
+    file: OnnxFile, name: str, benches: Sequence[Bench], progress: Progress | None
 ) -> list[VerificationResult]:
-    model = OnnxModel(file)
+    model, flip = OnnxModel(file), (file.note or {})["flip"] != "none"
     model.name = name
     return [
         evaluate_bench(
@@ -270,19 +256,16 @@ def _accuracy(bench: Bench, comparison: PairedComparison) -> dict[str, Any]:
     }
 
 
-def _note(model: TorchModel, main: OnnxFile, stated: Mapping[str, Any]) -> dict[str, Any]:
+def _note(model: TorchModel, main: OnnxFile) -> dict[str, Any]:
     """Return what the bundle's note says but for what was checked and made of the file."""
-    described = _describe(main, ONNX_FILE)
+    stated, described = main.note or {}, _describe(main, ONNX_FILE)
     shared = "name", "license", "alignment", "embedding_size", "image_size", "flip"
     return {
         "schema": BUNDLE_SCHEMA,
         "facerec": facerec.__version__,
         **{name: stated[name] for name in shared},
         "model_id": model_id(model.name),
-        "model": {
-            **described,
-            **{name: stated[name] for name in ("thresholds", "score_calibration", "faces")},
-        },
+        "model": described,
         "preprocessing": described["preprocessing"],
         "alignment_points": face_template(model.image_size).tolist(),
         "normalised": False,
@@ -290,8 +273,6 @@ def _note(model: TorchModel, main: OnnxFile, stated: Mapping[str, Any]) -> dict[
         "source": {
             "file": None if model.path is None else model.path.name,
             "sha256": model.sha256,
-            "trained_on": to_dict(model.preprocessing),
-            "recipe_sha256": stated["recipe_sha256"],
             "recipe": model.recipe,
         },
     }
@@ -299,7 +280,8 @@ def _note(model: TorchModel, main: OnnxFile, stated: Mapping[str, Any]) -> dict[
 
 def _describe(file: OnnxFile, path: str) -> dict[str, Any]:
     """Return what a consumer must know of a file, as JSON types."""
-    assert file.note is not None
+    stated = file.note or {}
+    decides = "preprocessing", "thresholds", "score_calibration", "faces"
     return {
         "file": path,
         "sha256": file.sha256,
@@ -309,7 +291,7 @@ def _describe(file: OnnxFile, path: str) -> dict[str, Any]:
         "parameters": file.parameters,
         "inputs": [asdict(tensor) for tensor in file.inputs],
         "outputs": [asdict(tensor) for tensor in file.outputs],
-        "preprocessing": file.note["preprocessing"],
+        **{name: stated[name] for name in decides},
     }
 
 

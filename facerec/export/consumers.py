@@ -8,21 +8,26 @@ import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from facerec.backbones.preprocessing import Preprocessing, normalize_array
 from facerec.base.errors import ExportError, message_line
-from facerec.base.files import read_file
 from facerec.embedding import TorchModel
 from facerec.embedding.engines import Engine, OnnxruntimeEngine, OpenVinoEngine
-from facerec.embedding.onnx_file import MAX_BYTES, OnnxFile, parse_onnx
+from facerec.embedding.onnx_file import OnnxFile
 from facerec.embedding.onnx_preprocessing import guess_preprocessing
 from facerec.embedding.trial import run_apart
 from facerec.export.graph import quiet
-from facerec.export.parity import Bar, Images, Vectors, deviation, torch_embeddings, torch_rounding
+from facerec.export.parity import (
+    MAX_ABS,
+    Images,
+    Vectors,
+    deviation,
+    torch_embeddings,
+    torch_rounding,
+)
 
 Outcome = Literal["same", "not installed", "cannot load", "not suited"]
 
@@ -52,21 +57,19 @@ class _Consumer:
     """Whether an installed one must embed as torch does, to the bar of the main check."""
 
 
-def check_consumers(path: Path, model: TorchModel, images: Images) -> list[ConsumerRow]:
+def check_consumers(file: OnnxFile, model: TorchModel, images: Images) -> list[ConsumerRow]:
     """Embed photos with every consumer that is installed, and compare with the backbone.
 
     What torch itself rounds as much is no difference, as in `facerec.export.parity.check_parity`.
 
     Args:
-        path: the exported file.
+        file: the exported file, on the disk.
         model: what was exported.
         images: aligned photos as OpenCV reads them, uint8 BGR ``(N, 112, 112, 3)``, N ≥ 2.
 
     Raises:
         ExportError: onnxruntime or insightface embeds otherwise, or does not load the file.
     """
-    # Its folder has a temporary name as yet, which would tell the user nothing.
-    file = parse_onnx(read_file(path, MAX_BYTES), path.name, path)
     stated = guess_preprocessing(file).preprocessing
     pixels = np.ascontiguousarray(normalize_array(images[..., ::-1], stated))
     reference = torch_embeddings(model, pixels, stated)
@@ -84,7 +87,7 @@ def check_consumers(path: Path, model: TorchModel, images: Images) -> list[Consu
             why = "it feeds RGB by 127.5/127.5 alone"
             rows.append(ConsumerRow(name, version, "not suited", note=why))
             continue
-        bar, figures = Bar() if consumer.required else Bar(1e-4), dict[str, float]()
+        most, figures = MAX_ABS if consumer.required else 1e-4, dict[str, float]()
         outcome: Outcome = "cannot load"
         try:
             with quiet():
@@ -92,10 +95,10 @@ def check_consumers(path: Path, model: TorchModel, images: Images) -> list[Consu
         except Exception as error:  # whatever a stranger's library raises
             why = message_line(error).removeprefix(f"{file.where}: ")
         else:
-            figures, same = vars(found), bar.reached(found, noise)
+            figures, same = vars(found), found.small(most, noise)
             outcome, why = "same" if same else "not suited", ""
             if not same:
-                why = f"it computes the network otherwise, {bar.words(found)}"
+                why = f"it computes the network otherwise, {found.words()}"
         if consumer.required and outcome != "same":
             raise ExportError(
                 f"{name} {version} does not embed as the backbone does: {why}; try another opset"
@@ -135,10 +138,8 @@ def _opencv(file: OnnxFile, images: Images, pixels: Vectors) -> Vectors:
     given = io.BytesIO()
     model = np.frombuffer(file.content, np.uint8)
     np.savez(given, model=model, images=images, mean=stated.per_channel()[0], std=stated.std)
-    run = run_apart(file.where, "OpenCV", _OPENCV, given.getvalue())
-    if run.returncode:
-        raise ExportError(run.stderr.decode(errors="replace").strip().rpartition("\n")[2])
-    return np.load(io.BytesIO(run.stdout), allow_pickle=False)
+    found = run_apart(file.where, "OpenCV", _OPENCV, given.getvalue())
+    return np.load(io.BytesIO(found), allow_pickle=False)
 
 
 _CONSUMERS = (

@@ -20,14 +20,13 @@ def check_push(repository: str, license: str | None) -> None:
     Raises:
         FacerecError: a malformed name, no licence, no huggingface_hub or no token.
     """
-    if REPOSITORY.fullmatch(repository) is None:
-        raise ExportError(f"--push {repository}: give OWNER/NAME, without a revision")
-    if not (license or "").strip():
-        raise ExportError(
-            f"--push {repository}: a card needs a licence; say it, as in --license cc-by-nc-4.0"
-        )
-    if hub_library().get_token() is None:
-        raise ExportError(f"--push {repository}: no token; run hf auth login, or set HF_TOKEN")
+    needs = {
+        "give OWNER/NAME, without a revision": REPOSITORY.fullmatch(repository),
+        "a card needs a licence; say it, as in --license cc-by-nc-4.0": (license or "").strip(),
+        "no token; run hf auth login, or set HF_TOKEN": hub_library().get_token(),
+    }
+    if missing := next((advice for advice, found in needs.items() if not found), None):
+        raise ExportError(f"--push {repository}: {missing}")
 
 
 def push_bundle(folder: Path, repository: str) -> str:

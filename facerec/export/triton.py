@@ -7,9 +7,6 @@ import re
 
 from facerec.embedding.onnx_file import OnnxFile, TensorInfo
 
-MODEL_FILE = "model.onnx"
-"""The name that Triton's onnxruntime backend looks for in a version's folder."""
-
 MAX_BATCH = 64
 
 _TYPES = {"float32": "TYPE_FP32", "uint8": "TYPE_UINT8"}

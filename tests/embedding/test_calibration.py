@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -75,7 +76,7 @@ def test_a_file_says_the_same_again(path: Path) -> None:
 
 DAMAGES: list[dict[str, Any]] = [
     {"schema": "facerec.model_calibration/2"},
-    {"preprocessing": "embedded"},
+    {"preprocessing": "none"},
     {"model": None},
     {"shift": [0.5, 0]},
     {"flip": True},  # as its thresholds are not
@@ -216,7 +217,7 @@ def holding(note: dict[str, Any], digest: str = "") -> Any:
 def test_an_exported_file_brings_its_own(path: Path) -> None:
     put(path, point(0.9))
     worth = toy_calibration({}, flip=False).to_json()
-    note = {"preprocessing": "embedded", "alignment": "arcface_112x112", "thresholds": [point(0.3)]}
+    note = {"preprocessing": asdict(PIXELS), "alignment": "arcface", "thresholds": [point(0.3)]}
     more = {"score_calibration": worth, "faces": faces_json(refusing(np.ones(16)))}
     for extra in ({}, more):
         known, unused = find_calibration(path, holding(note | extra))

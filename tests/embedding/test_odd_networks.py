@@ -183,7 +183,7 @@ LENGTH = node("ReduceL2", ["embedding"], ["n"], axes=[1])
     ("nodes", "outputs", "sentence"),
     [
         ([node("Neg", ["embedding"], ["y"])], ["embedding", "y"], r"\(1, 8\) and \(1, 8\)"),
-        ([LENGTH, node("Neg", ["n"], ["y"])], ["embedding", "y"], "is no norm"),
+        ([LENGTH, node("Neg", ["n"], ["y"])], ["embedding", "y"], "of 0 or more"),
         ([node("ReduceL2", ["embedding"], ["y"], axes=[1], keepdims=0)], ["y"], r"shape \(1,\)"),
         ([LENGTH], ["n"], r"shape \(1, 1\)"),
         ([node("ReduceL2", ["embedding"], ["y"], keepdims=0)], ["y"], r"shape \(\)"),

@@ -19,7 +19,7 @@ onnx = pytest.importorskip("onnx")
 from helpers.toy_onnx import noted, parsed, tiles  # noqa: E402
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
-from facerec.base.errors import ModelError  # noqa: E402
+from facerec.base.errors import FacerecError, ModelError  # noqa: E402
 from facerec.embedding import onnx_file  # noqa: E402
 from facerec.embedding.model import OnnxModel  # noqa: E402
 from facerec.embedding.onnx_file import (  # noqa: E402
@@ -289,7 +289,7 @@ def test_damage_never_escapes_as_another_error(data: st.DataObject) -> None:
         file = parse_onnx(bytes(content), "x.onnx")
         guess_preprocessing(file)
         file.image_input()
-    except ModelError as error:
+    except FacerecError as error:
         assert "\n" not in str(error) and str(error).isprintable()
 
 

@@ -82,7 +82,7 @@ def test_flip_adds_the_mirror_image_as_verification_does(path: Path, mine: FaceR
         (faces(2).astype(np.float32), r"image 0: .* found float32"),
         ([faces(1)[0], faces(1)[0, :100]], r"image 1: 100×112 .*detector"),
         ([faces(1)[0], np.zeros((112, 112, 4), np.uint8)], r"image 1: .*\(112, 112, 4\)"),
-        (["face.jpg"], r"face\.jpg: the photo cannot be read"),
+        (["face.jpg"], r"face\.jpg: cannot be read"),
         ([torch.zeros(112, 112, 3, dtype=torch.uint8)], "image 0: .* found torch.uint8"),
     ],
 )
@@ -157,8 +157,6 @@ def test_without_an_fpr_the_model_s_own_thresholds_serve() -> None:
     # 1e-3 where it is known, else the lowest FPR.
     assert with_thresholds(*ROWS).threshold() == with_thresholds(*ROWS).threshold("1e-3")
     assert with_thresholds(ROWS[1]).verify(a, b).source == "FPR 1e-2 on lfw"
-    with pytest.raises(ImageError, match="one face with one other"):
-        with_thresholds(ROWS[1]).verify(np.stack([a, a]), np.stack([b, b]))
     higher = {**ROWS[1], "fpr": "1e-1"}
     assert with_thresholds(*ROWS[1:], higher).threshold(bench="lfw").fpr == "1e-2"
     for known, words in (

@@ -113,7 +113,7 @@ def written(
 def quick(monkeypatch: MonkeyPatch, tiny_onnx: bytes, result: VerificationResult) -> None:
     """Leave out torch's exporter, consumers, parity and benches, which take seconds each."""
 
-    def same(model: TorchModel, file: OnnxFile, bar: Any = None) -> list[Any]:
+    def same(model: TorchModel, file: OnnxFile, exact: bool = True) -> list[Any]:
         return [bundle.ParityRow(0.0, 1.0, "faces", 1)]
 
     monkeypatch.setattr(bundle, "check_parity", same)
@@ -244,7 +244,7 @@ def test_a_failure_anywhere_leaves_nothing(
         raise ExportError(f"{stage} found a fault")
 
     monkeypatch.setattr(bundle, stage, fail)
-    with pytest.raises(ExportError, match=f"^{stage} found a fault; no bundle was written$"):
+    with pytest.raises(ExportError, match=f"^{stage} found a fault$"):
         export_bundle(saved, untouched / "b", BundleOptions(triton=True))
 
 
@@ -325,7 +325,7 @@ def test_force_replaces_bundles_alone(tmp_path: Path, saved: TorchModel, quick: 
         export_bundle(saved, folder, force=True)
     file = tmp_path / "file"
     file.write_text("mine")
-    with pytest.raises(ExportError, match="is there already"):
+    with pytest.raises(FacerecError, match="this is a file"):
         export_bundle(saved, file, force=True)
     assert (folder / "chapter.txt").read_text() == "years of work" and file.read_text() == "mine"
     empty = tmp_path / "empty"

@@ -12,7 +12,7 @@ from pytest import CaptureFixture, MonkeyPatch
 from facerec.backbones import Preprocessing
 from facerec.base.errors import ExportError
 from facerec.embedding import TorchModel
-from facerec.embedding.onnx_file import parse_onnx
+from facerec.embedding.onnx_file import parse_onnx, read_onnx
 from facerec.export import check_consumers, check_parity, consumers, export_graph
 
 pytestmark = pytest.mark.integration
@@ -41,7 +41,7 @@ def only(monkeypatch: MonkeyPatch, name: str, **changes: object) -> None:
 def test_every_consumer_embeds_as_the_backbone_does(
     exported: Path, tiny_model: TorchModel, photos: np.ndarray, capfd: CaptureFixture
 ) -> None:
-    rows = check_consumers(exported, tiny_model, photos)
+    rows = check_consumers(read_onnx(exported), tiny_model, photos)
     assert tuple(row.consumer for row in rows) == NAMES and rows[0].outcome == "same"
     for row in rows:
         if row.outcome == "same":
@@ -59,7 +59,7 @@ def test_a_mean_for_each_channel_reaches_all_who_can_take_it(
     model, path = TorchModel(tiny_model.backbone, pixels), tmp_path / "model.onnx"
     path.write_bytes(export_graph(model.backbone, pixels, note={"format": 1}))
     check_parity(model, parse_onnx(path.read_bytes(), "model"))
-    rows = check_consumers(path, model, photos)
+    rows = check_consumers(read_onnx(path), model, photos)
     assert {row.outcome for row in rows if row.consumer != "insightface"} == {"same"}
     (theirs,) = (row for row in rows if row.consumer == "insightface")
     assert theirs.outcome in ("not suited", "not installed")
@@ -84,7 +84,7 @@ def test_an_opencv_that_fails_is_told(
 ) -> None:
     only(monkeypatch, "OpenCV")
     monkeypatch.setattr(consumers, "_OPENCV", code)
-    (row,) = check_consumers(exported, tiny_model, photos)
+    (row,) = check_consumers(read_onnx(exported), tiny_model, photos)
     assert row.outcome == outcome and words in row.note
 
 
@@ -95,7 +95,7 @@ def test_swapped_channels_fail_everywhere(
     only(monkeypatch, name, required=True)
     trained_on_bgr = TorchModel(tiny_model.backbone, Preprocessing("bgr"))
     try:
-        (row,) = check_consumers(exported, trained_on_bgr, photos)
+        (row,) = check_consumers(read_onnx(exported), trained_on_bgr, photos)
     except ExportError as error:
         assert f"{name} " in str(error) and "does not embed as the backbone does" in str(error)
     else:

@@ -49,18 +49,11 @@ def read_mat(path: Path, names: Sequence[str]) -> dict[str, Any]:
     `many`. Another process reads, with bounded memory and time.
 
     Raises:
-        DatasetError: it cannot be read, is no such file, or lacks a variable.
+        FacerecError: it cannot be read, is no such file, or lacks a variable.
     """
     with reading(path, DatasetError, "check that this is the right file"):
         content = read_file(path, MAX_MAT_BYTES)
-    run = run_apart(str(path), "SciPy", _PROGRAM, content, *names)
-    if run.returncode:
-        said = run.stderr.decode(errors="replace").strip().split("\n")[-1]
-        raise DatasetError(
-            f"{path}: no sound MATLAB file of version 4 to 7 that holds {', '.join(names)} "
-            f"({said[:200]}); get the file again, or save it by MATLAB's save -v7"
-        )
-    return dict(json.loads(run.stdout))
+    return dict(json.loads(run_apart(str(path), "SciPy", _PROGRAM, content, *names)))
 
 
 def many(value: Any) -> list[Any]:

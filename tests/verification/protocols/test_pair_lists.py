@@ -242,9 +242,10 @@ def test_damage_to_an_agedb_file_is_a_sentence(tmp_path: Path) -> None:
     path = make_agedb(tmp_path / "a.mat", AGEDB)
     content = bytearray(path.read_bytes())
     content[440] ^= 255
-    path.write_bytes(content)
-    with pytest.raises(FacerecError, match=r"a\.mat: .*(ended by signal|get the file again)"):
-        read_pairs(path, "agedb")
+    for damaged in (content, b"MATLAB 7.3 MAT-file"):
+        path.write_bytes(damaged)
+        with pytest.raises(FacerecError, match=r"a\.mat: SciPy cannot load it"):
+            read_pairs(path, "agedb")
 
 
 # ---------------------------------------------------------------- RFW
@@ -445,7 +446,6 @@ def test_parquet_in_two_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ("flat", "1 a 0\n0 b 1\n", "the first and the last field"),
         ("flat", "a /etc/passwd 1\n", "line 1: '/etc/passwd'"),
         ("flat", "a,b,label\n", "no pairs"),
-        ("agedb", "MATLAB 7.3 MAT-file", "no sound MATLAB file"),
         ("ytf", "", "there is no format 'ytf' of pair lists; give --format, one of lfw"),
     ],
 )

@@ -241,7 +241,7 @@ def _print(
             f"faces: a face score below {found.faces.limit:.1f} is refused, as of 5 in 1,000 of "
             f"{found.faces.faces:,} faces here; it {found.faces.words}"
         )
-    worth = found.ratio
+    worth = found.score_calibration
     if worth is None:
         console.print(
             "what a cosine is worth is not told: mated and non-mated scores hardly overlap, or the "

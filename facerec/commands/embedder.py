@@ -173,7 +173,7 @@ class Embedder(ModelFlags):
     def worth(self) -> ScoreCalibration | None:
         """What a cosine of the model is worth; None where that, or the model, is unknown."""
         known = self.network.calibration if "network" in vars(self) else None
-        return None if known is None else known.ratio
+        return None if known is None else known.score_calibration
 
     @cached_property
     def aligner(self) -> Aligner | None:

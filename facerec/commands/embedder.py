@@ -16,7 +16,7 @@ import tyro
 
 from facerec.backbones.preprocessing import PerChannel, Preprocessing, numbers_words
 from facerec.base.errors import DatasetError, FacerecError, RecipeError
-from facerec.base.limits import Count, Flags
+from facerec.base.limits import Count, Flags, Probability
 from facerec.base.recipe import from_dict
 from facerec.commands.cli import Console, called_columns, print_first
 from facerec.embedding.align import (
@@ -132,7 +132,7 @@ class Embedder(ModelFlags):
     """How to find the face in photos of any size: insightface, a YuNet .onnx file, or a .csv file
     of five points of each image in pixels (image_id,x1,y1,…,x5,y5). Photos without a face are
     counted as failures to acquire."""
-    align_threshold: float | None = None
+    align_threshold: Probability | None = None
     """Lowest score of a face that the detector of --align may find, from 0 to 1; by default 0.6 for
     YuNet and 0.5 for insightface."""
     on_error: Literal["error", "skip"] = "error"

@@ -33,7 +33,7 @@ from facerec.embedding.bundle import MODEL_FILE
 from facerec.embedding.engines import Precision
 from facerec.embedding.model import EmbeddingModel, Finish
 from facerec.embedding.onnx_preprocessing import stated_preprocessing
-from facerec.embedding.state_dict import COUNTER, own_names, read_state_dict
+from facerec.embedding.state_dict import COUNTER, own_names, own_note, read_state_dict
 
 FORMAT = 1
 
@@ -161,29 +161,28 @@ def load_weights(path: Path, *, pixels: Mapping[str, Any], **options: Any) -> To
         ModelError: damaged, of others, or another architecture's weights.
         DeviceError: the device is not there.
     """
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
 
     try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            text = (file.metadata() or {}).get("facerec")
-            if text is None:
-                raise ModelError(
-                    f"{path}: weights of others, which do not say their network; make a model file "
-                    "of them by facerec import-weights"
-                )
-            note = parse_json(text)
-            if note["format"] != FORMAT:
-                raise ValueError(f"format {note['format']!r}, this facerec reads format {FORMAT}")
-            config = from_dict(Backbone, note["backbone"], str(path))
-            guess = stated_preprocessing(note["preprocessing"], str(path))
-            if note.get("registered_by") is not None and not is_backbone(config.name):
-                raise ModelError(
-                    f"{path}: its backbone {config.name!r} is not part of facerec; import the file "
-                    f"that registers it, {str(note['registered_by'])!r} when the model was saved, "
-                    "or name that file in the environment variable FACEREC_BACKBONES"
-                )
-            recipe = note["recipe"]
-            tensors = {name: file.get_tensor(name) for name in list(file.keys())}
+        tensors = load_file(path)
+        if (text := own_note(path)) is None:
+            raise ModelError(
+                f"{path}: weights of others, which do not say their network; make a model file of "
+                "them by facerec import-weights"
+            )
+        note = parse_json(text)
+        if note["format"] != FORMAT:
+            raise ValueError(f"format {note['format']!r}, this facerec reads format {FORMAT}")
+        config = from_dict(Backbone, note["backbone"], str(path))
+        guess = stated_preprocessing(note["preprocessing"], str(path))
+        if note.get("registered_by") is not None and not is_backbone(config.name):
+            raise ModelError(
+                f"{path}: its backbone {config.name!r} is not part of facerec; import the file "
+                f"that registers it, {str(note['registered_by'])!r} when the model was saved, or "
+                "name that file in the environment variable FACEREC_BACKBONES"
+            )
+        recipe = note["recipe"]
         with torch.device("meta"):
             backbone = create_backbone(config)
     except (SafetensorError, OSError, RecipeError, ValueError, KeyError, TypeError) as error:

@@ -113,21 +113,18 @@ def calibrate(
     if subjects is not None:
         names, groups, _ = read_members(subjects, ids, group)
     assert names is not None
-    if (about := _made_by(found)) is None or found.flip is None:
+    if _made_by(found) is None or found.flip is None:
         raise DatasetError(
             f"{source}: it does not say which model made these embeddings, or whether mirror "
             "images were added, and a calibration holds for one model; make them with facerec embed"
         )
-    place = Path(about.get("path") or "") if network is None else network.path
-    if out is None and embeddings is not None and embedder.model is None:
+    # A file of embeddings does not decide where something is written.
+    place = network.path if network and (stored is None or embedder.model is not None) else None
+    if out is None and (place is None or is_bundle(place.parent)):
         raise DatasetError(
-            f"{embeddings}: a file of embeddings does not decide where a calibration is written; "
-            "name the model with --model, or the file with --out"
-        )
-    if out is None and not (place and place.is_file() and not is_bundle(place.parent)):
-        raise DatasetError(
-            f"{place}: a bundle is never changed, and the file of a model that is not there has no "
-            "place beside it; calibrate the run and export it again, or name a file with --out"
+            f"{source}: there is no model's file beside which a calibration could lie; name the "
+            "model with --model (a bundle is never changed: calibrate the run, and export it "
+            "again), or the file to write with --out"
         )
     target = out or calibration_file(cast(Path, place))
     check_place(target, file=True)

@@ -230,10 +230,9 @@ class KnownPoints(Aligner):
 
     def faces(self, image: Image, where: str, image_id: str = "") -> Faces:
         """Return the points of an image, and the box that they fill."""
-        if (name := same_name(image_id)) not in self._points:
-            source = self._about.get("path", "the bench")
-            raise NotAcquiredError(f"{where}: {source} has no line with points for {name!r}")
-        if isinstance(points := self._points[name], FacerecError):
+        name, source = same_name(image_id), self._about.get("path", "the bench")
+        none = NotAcquiredError(f"{where}: {source} has no line with points for {name!r}")
+        if isinstance(points := self._points.get(name, none), FacerecError):
             raise points
         return points[None], np.concatenate([points.min(axis=0), points.max(axis=0)])[None]
 

@@ -106,14 +106,9 @@ def _place(model: EmbeddingModel, shift: tuple[int, int] | None) -> None:
     """Set by how much a model's pictures are moved, as asked for or as in its calibration.
 
     Raises:
-        ModelError: nothing would be left of a picture, or the calibration is none of this model.
+        ModelError: nothing would be left of a picture.
     """
-    known, faces = model.calibration, model.faces
-    if faces is not None and faces.centres.shape[1] != model.embedding_size:
-        raise ModelError(
-            f"{model.path}: the face score of its calibration has {faces.centres.shape[1]} "
-            f"dimensions, and the model {model.embedding_size}; run facerec calibrate"
-        )
+    known = model.calibration
     if shift is None and known is not None:
         shift = known.shift
         if known.align is None:

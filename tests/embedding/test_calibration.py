@@ -82,7 +82,6 @@ DAMAGES: list[dict[str, Any]] = [
     {"thresholds": [{"fpr": "1e-3", "threshold": 0.3, "flip": False}]},
     {"thresholds": [point(1.5)]},
     {"faces": {**faces_json(refusing(np.ones(16))), "limit": float("nan")}},
-    {"faces": faces_json(refusing(np.ones(3)))},  # of another size
     *(
         {"score_calibration": toy_calibration({}).to_json() | {name: value}}
         for name, value in (("flip", "yes"), ("model", 7), ("ratio", {}), ("other", 1))

@@ -172,6 +172,13 @@ class Aligner(ABC):
 
     number: int | None = 1
 
+    def __init__(self, **about: Any) -> None:
+        self._about = about
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a report must say about the alignment, as JSON types."""
+        return dict(self._about)
+
     def choose(
         self, image: Image, where: str, number: Which, image_id: str = ""
     ) -> tuple[Faces, str]:
@@ -212,10 +219,6 @@ class Aligner(ABC):
             NotAcquiredError: there is none.
         """
 
-    @abstractmethod
-    def describe(self) -> dict[str, Any]:
-        """Return what a report must say about the alignment, as JSON types."""
-
 
 class KnownPoints(Aligner):
     """Points that are known before; an image without any is a failure to acquire.
@@ -226,7 +229,8 @@ class KnownPoints(Aligner):
     """
 
     def __init__(self, points: Mapping[str, Points | FacerecError], **about: Any) -> None:
-        self._points, self._about = points, about
+        super().__init__(**about)
+        self._points = points
 
     def faces(self, image: Image, where: str, image_id: str = "") -> Faces:
         """Return the points of an image, and the box that they fill."""
@@ -235,10 +239,6 @@ class KnownPoints(Aligner):
         if isinstance(points := self._points.get(name, none), FacerecError):
             raise points
         return points[None], np.concatenate([points.min(axis=0), points.max(axis=0)])[None]
-
-    def describe(self) -> dict[str, Any]:
-        """Return the method, and file and hash of a table."""
-        return dict(self._about)
 
 
 def read_points(path: Path) -> KnownPoints:
@@ -288,7 +288,8 @@ class Detector(Aligner):
     sure = 0.0
 
     def __init__(self, threshold: float, **about: Any) -> None:
-        self.threshold, self._about = threshold, about
+        super().__init__(method=self.name.lower(), **about, score_threshold=threshold)
+        self.threshold = threshold
         self._lock = threading.Lock()  # neither library promises that a detector can be shared
 
     def faces(self, image: Image, where: str, image_id: str = "") -> Faces:
@@ -321,10 +322,6 @@ class Detector(Aligner):
             places = np.stack([right - places[:, :, 1], places[:, :, 0]], axis=2)
         corners = np.sort(places[:, :2], axis=1)
         return corners.reshape(-1, 4), places[:, 2:], scores
-
-    def describe(self) -> dict[str, Any]:
-        """Return library, file or pack, and threshold."""
-        return {"method": self.name.lower(), **self._about, "score_threshold": self.threshold}
 
     @abstractmethod
     def _detect(self, image: Image) -> tuple[Points, Points, Points]:

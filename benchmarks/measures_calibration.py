@@ -54,7 +54,7 @@ def calibration_carries() -> Iterator[Row]:
     embeddings = Embeddings(
         vectors, np.linalg.norm(vectors, axis=1), True, note={"model": model.describe()}
     )
-    away = calibrate_model(embeddings, others, "cfp_train and celeba_train").ratio
+    away = calibrate_model(embeddings, others, "cfp_train and celeba_train").score_calibration
     assert away is not None
     counts = count_scores(lfw.vectors[rows], names[rows])
     cost = cllr(away.ratio.log_ratio(CENTRES), *counts.totals) / least_cllr(*counts.totals)

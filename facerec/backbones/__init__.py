@@ -16,7 +16,6 @@ if TYPE_CHECKING:
         is_backbone,
         list_backbones,
         register_backbone,
-        registered_by,
     )
     from facerec.backbones.timm_adapter import TimmBackbone
     from facerec.backbones.vit import VisionTransformer

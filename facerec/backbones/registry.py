@@ -126,14 +126,6 @@ def is_backbone(name: str) -> bool:
     return name in _builders
 
 
-def registered_by(name: str) -> str | None:
-    """Return the name of the user's file that registered a backbone, None for facerec's own."""
-    builder = _builders.get(name)
-    if builder is None or builder.__module__.partition(".")[0] == __package__.partition(".")[0]:
-        return None
-    return Path(_source(builder)[0]).name
-
-
 def _source(builder: Callable[[Backbone], nn.Module]) -> tuple[str, str]:
     """Return the file and the place in it where a function is written."""
     return os.path.realpath(builder.__code__.co_filename), builder.__qualname__

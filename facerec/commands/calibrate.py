@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import tyro
@@ -19,7 +20,6 @@ from facerec.base.recipe import from_dict
 from facerec.commands.cli import Console, exact_rates, print_first, run_command
 from facerec.commands.embedder import DEFAULT, Embedder, print_notes, read_stored
 from facerec.commands.sources import Opened, kind_of, open_set
-from facerec.embedding.onnx_preprocessing import PIXELS
 from facerec.records.people import read_members
 from facerec.report import words
 from facerec.report.progress import progress_bar
@@ -91,7 +91,7 @@ def calibrate(
     if embeddings is not None:
         embedder.refuse_unused()
         stored = read_stored(embeddings, embedder.column_names, console)
-        network = _network_of(stored, embedder, console)
+        network = _network_of(stored, embeddings, embedder, console)
     if source != embeddings:
         kind = "bench" if bench is not None else kind_of(source)
         opened = open_set(kind, source, data, embedder.on_error)
@@ -113,21 +113,12 @@ def calibrate(
     if subjects is not None:
         names, groups, _ = read_members(subjects, ids, group)
     assert names is not None
-    if (about := _made_by(found)) is None or found.flip is None:
+    place = None if network is None else network.path
+    if out is None and (place is None or is_bundle(place.parent)):
         raise DatasetError(
-            f"{source}: it does not say which model made these embeddings, or whether mirror "
-            "images were added, and a calibration holds for one model; make them with facerec embed"
-        )
-    place = Path(about.get("path") or "") if network is None else network.path
-    if out is None and embeddings is not None and embedder.model is None:
-        raise DatasetError(
-            f"{embeddings}: a file of embeddings does not decide where a calibration is written; "
-            "name the model with --model, or the file with --out"
-        )
-    if out is None and not (place and place.is_file() and not is_bundle(place.parent)):
-        raise DatasetError(
-            f"{place}: a bundle is never changed, and the file of a model that is not there has no "
-            "place beside it; calibrate the run and export it again, or name a file with --out"
+            f"{source}: there is no model's file beside which a calibration could lie; name the "
+            "model with --model (a bundle is never changed: calibrate the run, and export it "
+            "again), or the file to write with --out"
         )
     target = out or calibration_file(cast(Path, place))
     check_place(target, file=True)
@@ -178,40 +169,36 @@ def _subjects(source: Path, opened: Opened | None, stored: Embeddings | None) ->
     return names
 
 
-def _made_by(embeddings: Embeddings) -> dict[str, Any] | None:
-    """Return what a file says of the model of its embeddings; None if that is not enough."""
-    about = embeddings.note.get("model")
-    if not isinstance(about, dict) or not about.get("sha256"):
-        return None
-    pixels = about.get("preprocessing")
-    return about if isinstance(pixels, dict) and {*PIXELS} <= {*pixels} else None
-
-
-def _network_of(stored: Embeddings, embedder: Embedder, console: Console) -> EmbeddingModel | None:
-    """Return the network that made embeddings, named or where it was; None if it is not there.
+def _network_of(
+    stored: Embeddings, path: Path, embedder: Embedder, console: Console
+) -> EmbeddingModel | None:
+    """Return the network that made the embeddings of a file, if it is named.
 
     Raises:
-        DatasetError: another one is named.
+        FacerecError: another one is named, or the file does not say how they were made.
     """
     from facerec.embedding.space import Space
 
-    about = _made_by(stored) or {}
-    path = embedder.model or about.get("path")
-    if about and path and Path(path).exists():
-        network = embedder.load(Path(path), calibrated=False)
-        if network.sha256 == about.get("sha256"):
-            console.print(f"model {path}: read again, with the preprocessing of the embeddings")
-            own = from_dict(Preprocessing, about["preprocessing"], "the note of the embeddings")
-            return network.with_preprocessing(own, tuple(about.get("shift") or (0, 0)))
-        if embedder.model is not None:
-            made = Space.of(stored).name
-            raise DatasetError(f"{path}: these embeddings are of another model, {made}; name that")
-    console.print(
-        "the model that made these embeddings is not where it was, so the limits of faces cannot "
-        "be found; name it with --model",
-        style="yellow",
-    )
-    return None
+    made = Space.of(stored)
+    if None in (made.model, made.preprocessing, made.flip):
+        raise DatasetError(
+            f"{path}: it does not say which model made these embeddings, or whether mirror images "
+            "were added, and a calibration holds for one model; make them with facerec embed"
+        )
+    if embedder.model is None:
+        console.print(
+            "the limits of faces cannot be found without the model that made these embeddings; "
+            "name it with --model",
+            style="yellow",
+        )
+        return None
+    network = embedder.load(embedder.model, calibrated=False)
+    if network.sha256 != made.model:
+        raise DatasetError(
+            f"{embedder.model}: these embeddings are of another model, {made.name}; name that"
+        )
+    own = from_dict(Preprocessing, made.preprocessing, str(path))
+    return network.with_preprocessing(own, tuple(stored.note["model"].get("shift") or (0, 0)))
 
 
 def _print(
@@ -221,16 +208,10 @@ def _print(
     groups: NDArray[np.str_] | None,
 ) -> None:
     """Print which cosines decide, which pictures are faces, and what scores say."""
+    from facerec.export.tables import thresholds_table
     from facerec.verification.calibration import differing
 
-    points = []
-    for row in found.thresholds:
-        (low, high), (accepts, negatives) = row.fpr_interval, row.false_accepts
-        realised = f"{100 * row.fpr_realised:.3g} % [{100 * low:.2g}, {100 * high:.2g}]"
-        counts = f"{accepts:,} of {negatives:,}"
-        points.append((row.fpr, f"{row.threshold:g}", realised, counts, words.percent(row.tpr)))
-    headings = "FPR", "threshold", "realised", "false accepts", "TPR"
-    console.print(Table("cosines that decide", headings, points).terminal())
+    console.print(thresholds_table([*map(asdict, found.thresholds)]).terminal())
     told = [row.fpr for row in found.thresholds]
     if few := [target for target in targets if target not in told]:
         console.print(f"not carried by these images: FPR {', '.join(few)}")
@@ -241,7 +222,7 @@ def _print(
             f"faces: a face score below {found.faces.limit:.1f} is refused, as of 5 in 1,000 of "
             f"{found.faces.faces:,} faces here; it {found.faces.words}"
         )
-    worth = found.ratio
+    worth = found.score_calibration
     if worth is None:
         console.print(
             "what a cosine is worth is not told: mated and non-mated scores hardly overlap, or the "

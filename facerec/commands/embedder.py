@@ -16,7 +16,7 @@ import tyro
 
 from facerec.backbones.preprocessing import PerChannel, Preprocessing, numbers_words
 from facerec.base.errors import DatasetError, FacerecError, RecipeError
-from facerec.base.limits import Count, Flags
+from facerec.base.limits import Count, Flags, Probability
 from facerec.base.recipe import from_dict
 from facerec.commands.cli import Console, called_columns, print_first
 from facerec.embedding.align import (
@@ -133,7 +133,7 @@ class Embedder(ModelFlags):
     of five points of each image in pixels (image_id,x1,y1,…,x5,y5): the eyes, the nose and the
     corners of the mouth, the viewer's left before the right. Photos without a face are counted as
     failures to acquire."""
-    align_threshold: float | None = None
+    align_threshold: Probability | None = None
     """Lowest score of a face that the detector of --align may find, from 0 to 1; by default 0.6 for
     YuNet and 0.5 for insightface."""
     on_error: Literal["error", "skip"] = "error"
@@ -174,7 +174,7 @@ class Embedder(ModelFlags):
     def worth(self) -> ScoreCalibration | None:
         """What a cosine of the model is worth; None where that, or the model, is unknown."""
         known = self.network.calibration if "network" in vars(self) else None
-        return None if known is None else known.ratio
+        return None if known is None else known.score_calibration
 
     @cached_property
     def aligner(self) -> Aligner | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -76,9 +75,8 @@ def import_weights(
     if weights.suffix == ".onnx":
         file = read_onnx(weights)
         load_onnx_weights(module, file)
-        with contextlib.suppress(ModelError):  # a note of another facerec; the weights are proved
-            if file.note is not None:
-                guess = replace(guess_preprocessing(file), fixed=())  # flags decide here
+        if file.note is not None:
+            guess = replace(guess_preprocessing(file), fixed=())  # flags decide here
     else:
         if own_note(weights) is not None:
             raise ModelError(

@@ -149,10 +149,8 @@ def kind_of(path: Path) -> Kind:
         return "images"
     if path.suffix == ".bin":
         return "bench"
-    if not path.exists():
-        raise DatasetError(f"{path}: there is no such file or folder; check the path")
     raise DatasetError(
         other_kind(path)
-        or f"{path}: neither embeddings (.npz, .parquet) nor records (.rec), a pack (.bin) or a "
-        "folder, nor WebDataset shards (.tar); check the path"
+        or f"{path}: no such file, or neither embeddings (.npz, .parquet) nor records (.rec), a "
+        "pack (.bin), a folder or WebDataset shards (.tar); check the path"
     )

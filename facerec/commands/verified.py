@@ -135,7 +135,7 @@ def read_ratio(path: Path) -> ScoreCalibration:
     """
     from facerec.embedding.calibration import ModelCalibration
 
-    ratio = ModelCalibration.read(path).ratio
+    ratio = ModelCalibration.read(path).score_calibration
     if ratio is None:
         raise ModelError(f"{path}: this calibration has no likelihood ratio; make another")
     return ratio

@@ -16,7 +16,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -176,6 +176,13 @@ class Aligner(ABC):
 
     number: int | None = 1
 
+    def __init__(self, **about: Any) -> None:
+        self._about = about
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a report must say about the alignment, as JSON types."""
+        return dict(self._about)
+
     def choose(
         self, image: Image, where: str, number: Which, image_id: str = ""
     ) -> tuple[Faces, str]:
@@ -216,10 +223,6 @@ class Aligner(ABC):
             NotAcquiredError: there is none.
         """
 
-    @abstractmethod
-    def describe(self) -> dict[str, Any]:
-        """Return what a report must say about the alignment, as JSON types."""
-
 
 class KnownPoints(Aligner):
     """Points that are known before; an image without any is a failure to acquire.
@@ -230,20 +233,16 @@ class KnownPoints(Aligner):
     """
 
     def __init__(self, points: Mapping[str, Points | FacerecError], **about: Any) -> None:
-        self._points, self._about = points, about
+        super().__init__(**about)
+        self._points = points
 
     def faces(self, image: Image, where: str, image_id: str = "") -> Faces:
         """Return the points of an image, and the box that they fill."""
-        if (name := same_name(image_id)) not in self._points:
-            source = self._about.get("path", "the bench")
-            raise NotAcquiredError(f"{where}: {source} has no line with points for {name!r}")
-        if isinstance(points := self._points[name], FacerecError):
+        name, source = same_name(image_id), self._about.get("path", "the bench")
+        none = NotAcquiredError(f"{where}: {source} has no line with points for {name!r}")
+        if isinstance(points := self._points.get(name, none), FacerecError):
             raise points
         return points[None], np.concatenate([points.min(axis=0), points.max(axis=0)])[None]
-
-    def describe(self) -> dict[str, Any]:
-        """Return the method, and file and hash of a table."""
-        return dict(self._about)
 
 
 def read_points(path: Path) -> KnownPoints:
@@ -303,8 +302,6 @@ def _order(points: NDArray[np.float64]) -> tuple[tuple[str, ...], int]:
 class Detector(Aligner):
     """A face detector; of several faces in a photo the largest is taken, unless `number` says more.
 
-    Of equally large faces the one with the higher score is taken, of those the most central one.
-
     Attributes:
         sure: score from which on nobody doubts that a face is upright.
     """
@@ -313,7 +310,8 @@ class Detector(Aligner):
     sure = 0.0
 
     def __init__(self, threshold: float, **about: Any) -> None:
-        self.threshold, self._about = threshold, about
+        super().__init__(method=self.name.lower(), **about, score_threshold=threshold)
+        self.threshold = threshold
         self._lock = threading.Lock()  # neither library promises that a detector can be shared
 
     def faces(self, image: Image, where: str, image_id: str = "") -> Faces:
@@ -332,10 +330,7 @@ class Detector(Aligner):
             raise NotAcquiredError(
                 f"{where}: {self.name} finds no face with a score of {self.threshold:g} or more"
             )
-        corner, opposite = boxes.reshape(-1, 2, 2).transpose(1, 0, 2)
-        centre = np.array(image.shape[1::-1]) / 2
-        off_centre = np.linalg.norm((corner + opposite) / 2 - centre, axis=1)
-        order = np.lexsort([off_centre, -scores, -np.prod(opposite - corner, axis=1)])
+        order = np.argsort(-np.prod(boxes[:, 2:] - boxes[:, :2], axis=1), kind="stable")
         return points.reshape(-1, 5, 2)[order], boxes[order]
 
     def _turned(self, image: Image, turns: int) -> tuple[Points, Points, Points]:
@@ -349,10 +344,6 @@ class Detector(Aligner):
             places = np.stack([right - places[:, :, 1], places[:, :, 0]], axis=2)
         corners = np.sort(places[:, :2], axis=1)
         return corners.reshape(-1, 4), places[:, 2:], scores
-
-    def describe(self) -> dict[str, Any]:
-        """Return library, file or pack, and threshold."""
-        return {"method": self.name.lower(), **self._about, "score_threshold": self.threshold}
 
     @abstractmethod
     def _detect(self, image: Image) -> tuple[Points, Points, Points]:
@@ -426,8 +417,12 @@ class YuNet(Detector):
         try:
             check_regular(path)
             self._detector = cv2.FaceDetectorYN.create(str(path), "", (_SIDE, _SIDE), threshold)
+            self._detect(np.zeros((64, 64, 3), np.uint8))  # other networks load as well
         except (OSError, cv2.error) as error:
-            raise _no_yunet(path, error) from error
+            raise ModelError(
+                f"{path}: {version} cannot use it as a YuNet detector ({message_line(error)}); "
+                "take face_detection_yunet from OpenCV's model zoo"
+            ) from error
         super().__init__(threshold, path=str(path), sha256=sha256(Path(path)), version=version)
 
     def _detect(self, image: Image) -> tuple[Points, Points, Points]:
@@ -436,23 +431,13 @@ class YuNet(Detector):
         size = max(1, round(width * shrink)), max(1, round(height * shrink))
         shown = cv2.resize(image, size, interpolation=cv2.INTER_AREA) if shrink < 1 else image
         self._detector.setInputSize(size)
-        try:
-            detections = self._detector.detect(shown)[1]
-        except cv2.error as error:  # of a file that loads and is another network
-            raise _no_yunet(self._about["path"], error) from error
+        detections = self._detector.detect(shown)[1]
         # Left, top, width, height, the five points in the template's order, score.
         rows = np.empty((0, 15)) if detections is None else np.asarray(detections, np.float64)
         back = np.array([width / size[0], height / size[1]])
         places = np.hstack([rows[:, :2], rows[:, :2] + rows[:, 2:4], rows[:, 4:14]])
         places = (places.reshape(-1, 7, 2) * back).reshape(-1, 14)
         return places[:, :4], places[:, 4:], rows[:, 14]
-
-
-def _no_yunet(path: object, error: Exception) -> ModelError:
-    return ModelError(
-        f"{path}: OpenCV {cv2.__version__} cannot use it as a YuNet detector "
-        f"({message_line(error)}); take face_detection_yunet from OpenCV's model zoo"
-    )
 
 
 def parse_align(text: str | None, threshold: float | None = None) -> Aligner | None:
@@ -465,24 +450,30 @@ def parse_align(text: str | None, threshold: float | None = None) -> Aligner | N
     Raises:
         FacerecError: another word, the aligner cannot be used, or a threshold without a detector.
     """
-    suffix = "" if text is None else Path(text).suffix.lower()
-    detects = text == "insightface" or suffix == ".onnx"
-    if threshold is not None and not (detects and 0 <= threshold <= 1):
-        raise DatasetError(
-            "--align-threshold is from 0 to 1 and belongs to a detector; give --align insightface "
-            "or a YuNet .onnx file, or leave it out"
-        )
-    if text is None:
-        return None
-    if suffix == ".csv":
+    if text is not None and threshold is None and Path(text).suffix.lower() == ".csv":
         return read_points(Path(text))
-    if not detects:
-        raise DatasetError(
-            f"{text!r} names no way of aligning faces; give a .csv file of points, the word "
-            "insightface or a YuNet .onnx file"
-        )
+    return None if text is None and threshold is None else open_detector(text, threshold)
+
+
+def open_detector(text: str | None, threshold: float | None = None) -> Detector:
+    """Return the detector that a command line names.
+
+    Args:
+        text: ``insightface``, or a YuNet ``.onnx`` file.
+        threshold: see `parse_align`.
+
+    Raises:
+        FacerecError: another word or none, or the detector cannot be used.
+    """
     given = [] if threshold is None else [threshold]
-    return InsightFaceDetector(*given) if suffix != ".onnx" else YuNet(text, *given)
+    if text == "insightface":
+        return InsightFaceDetector(*given)
+    if text is not None and Path(text).suffix.lower() == ".onnx":
+        return YuNet(text, *given)
+    raise DatasetError(
+        f"{text or '--align-threshold alone'} names no detector of faces; give insightface or a "
+        "YuNet .onnx file (--align takes a .csv file of points, too, which have no threshold)"
+    )
 
 
 def detector_at_hand(given: str | None, beside: Path | None) -> Detector | None:
@@ -505,9 +496,7 @@ def detector_at_hand(given: str | None, beside: Path | None) -> Detector | None:
     pack = Path("~/.insightface/models").expanduser() / INSIGHTFACE_PACK
     if named is None and pack.is_dir() and importlib.util.find_spec("insightface") is not None:
         named = "insightface"
-    if named is not None and named != "insightface" and Path(named).suffix.lower() != ".onnx":
-        raise DatasetError(f"{named}: no detector; give a YuNet .onnx file or insightface")
-    return cast(Detector | None, parse_align(named))
+    return None if named is None else open_detector(named)
 
 
 MISPLACED = 8.0

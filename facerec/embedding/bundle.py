@@ -30,8 +30,8 @@ def is_bundle(folder: Path) -> bool:
     return (folder / SUMS_FILE).is_file() or (folder / NOTE_FILE).is_file()
 
 
-def bundle_file(folder: Path, variant: str | None = None) -> tuple[Path, str]:
-    """Return the file of a bundle's model, or of a variant, and the SHA-256 that it must have.
+def bundle_file(folder: Path, variant: str | None = None) -> Path:
+    """Return the file of a bundle's model, or of a variant.
 
     Args:
         folder: the bundle, of which every file is compared with its checksum.
@@ -45,7 +45,7 @@ def bundle_file(folder: Path, variant: str | None = None) -> tuple[Path, str]:
     if name not in sums:
         there = ", ".join(each for each in sums if each.endswith(".onnx"))
         raise ModelError(f"{folder}: no {name[:80]} in this bundle, it has {there or 'no model'}")
-    return folder / name, sums[name]
+    return folder / name
 
 
 def write_sums(folder: str | Path) -> None:

@@ -7,7 +7,6 @@ which faces the model knows, which cosine decides, and what a cosine is worth as
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -25,15 +24,12 @@ from facerec.base.limits import Checked, Limits, Number, Probability
 from facerec.base.recipe import from_dict
 from facerec.embedding.evidence import Evidence
 from facerec.embedding.onnx_file import OnnxFile
-from facerec.embedding.onnx_preprocessing import PIXELS
+from facerec.embedding.onnx_preprocessing import stated_preprocessing
 from facerec.records.non_faces import SPOILT
 from facerec.statistics.calibration import LikelihoodRatio, Pairs
 from facerec.statistics.intervals import wilson
-from facerec.statistics.operating_points import parse_rate
 
 SCHEMA = "facerec.model_calibration/1"
-
-RATIO_SCHEMA = "facerec.score_calibration/1"
 
 FAR = -4.5
 """Score below which a picture of a calibration is left out: of 7,701 images of LFW none or one
@@ -55,8 +51,6 @@ def _reading(where: str, mend: str = "run facerec calibrate") -> Iterator[None]:
     """
     try:
         yield
-    except ModelError:
-        raise
     except _FAULTS as no:
         raise ModelError(
             f"{where}: not a calibration, or a damaged one ({fault(no)}); {mend}"
@@ -186,26 +180,8 @@ class ScoreCalibration(Checked):
     groups: tuple[dict[str, Any], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields as JSON types."""
-        return {"schema": RATIO_SCHEMA, **_json(self)}
-
-    @classmethod
-    def from_json(cls, found: Any, where: str) -> ScoreCalibration:
-        """Return what `to_json` wrote.
-
-        Args:
-            found: parsed JSON.
-            where: it comes from.
-
-        Raises:
-            ModelError: it is damaged, or something else.
-        """
-        with _reading(where):
-            named = ("name", "sha256", "preprocessing")
-            fields = {**found, "model": {name: found["model"][name] for name in named}}
-            if fields.pop("schema") != RATIO_SCHEMA:
-                raise ValueError(f"schema {found['schema']!r}")
-            return from_dict(cls, fields, where)
+        """Return all fields as JSON types, which `from_dict` takes back."""
+        return _json(self)
 
     def evidence(self, score: float) -> Evidence:
         """Return what a cosine of this model says."""
@@ -244,7 +220,7 @@ class ModelCalibration:
         source: the bench or the people that it was made of.
         thresholds: its operating points.
         faces: which pictures the model knows as faces; None where that was not measured.
-        ratio: what a cosine is worth as evidence; None where that is not known.
+        score_calibration: what a cosine is worth as evidence; None where that is not known.
         where: the file.
     """
 
@@ -256,7 +232,7 @@ class ModelCalibration:
     source: str
     thresholds: tuple[Threshold, ...]
     faces: FaceScore | None
-    ratio: ScoreCalibration | None
+    score_calibration: ScoreCalibration | None
     where: str = ""
 
     def pixels(self, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -288,41 +264,10 @@ class ModelCalibration:
         return own
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as JSON types."""
+        """Return everything but the name of the file as JSON types."""
         given = _json(self)
-        worth = None if self.ratio is None else self.ratio.to_json()
-        named = {"model": {"sha256": given.pop("sha256")}, "score_calibration": worth}
-        del given["ratio"], given["where"]
-        return {"schema": SCHEMA, **given, **named}
-
-    @classmethod
-    def from_json(cls, found: Any, where: str) -> ModelCalibration:
-        """Return what `to_json` wrote, or what a bundle's model file says of the same.
-
-        Args:
-            found: parsed JSON.
-            where: it comes from.
-
-        Raises:
-            ModelError: it is damaged, or something else.
-        """
-        with _reading(where):
-            if found["schema"] != SCHEMA:
-                raise ValueError(f"schema {found['schema']!r}")
-            named = "shift", "flip", "align", "source", "thresholds", "faces"
-            given = {name: found[name] for name in named}
-            given["preprocessing"] = {name: found["preprocessing"][name] for name in PIXELS}
-            if (worth := found["score_calibration"]) is not None:
-                worth = ScoreCalibration.from_json(worth, where)
-            own = {"sha256": found["model"]["sha256"], "ratio": worth, "where": where}
-            read = from_dict(cls, given | own, where)
-            if {point.flip for point in read.thresholds} - {read.flip}:
-                raise ValueError(f"flip {read.flip}, and thresholds of another")
-            points = sorted(read.thresholds, key=lambda at: (at.bench, parse_rate(at.fpr)))
-            for rarer, other in itertools.pairwise(points):
-                if rarer.bench == other.bench and rarer.threshold < other.threshold:
-                    raise ValueError(f"the threshold of {rarer} is below that of {other}")
-        return read
+        del given["where"]
+        return {"schema": SCHEMA, **given}
 
     def write(self, path: Path) -> None:
         """Write the file, whole or not at all."""
@@ -336,8 +281,11 @@ class ModelCalibration:
             ModelError: there is no such file, or it holds something else.
         """
         with _reading(str(path)):
-            found = parse_json(read_file(path))
-        return cls.from_json(found, str(path))
+            found = parse_json(read_file(path)) | {"where": str(path)}
+            if (schema := found.pop("schema")) != SCHEMA:
+                raise ValueError(f"schema {schema!r}")
+            found.pop("facerec", None)  # the version that wrote it
+            return from_dict(cls, found, str(path))
 
 
 def calibration_file(model: Path) -> Path:
@@ -364,9 +312,6 @@ def find_calibration(model: Path, file: OnnxFile | None) -> tuple[ModelCalibrati
         if known.sha256 == (sha256(model) if file is None else file.sha256):
             return known, ""
         return None, f"{path}: this calibration is of another model, so it is not used"
-    for old in ("thresholds", "calibration"):
-        if (before := model.with_name(f"{model.name}.{old}.json")).is_file():
-            return None, f"{before}: not read, as facerec calibrate writes one file of another form"
     return None, ""
 
 
@@ -378,9 +323,8 @@ def _inside(note: Mapping[str, Any], where: str) -> ModelCalibration | None:
     with _reading(where, "export the model again"):
         first = worth if worth is not None else {"source": thresholds[0]["bench"], **thresholds[0]}
         found = {
-            "schema": SCHEMA,
-            "model": {"sha256": None},
-            "preprocessing": note["preprocessing"],
+            "sha256": None,
+            "preprocessing": stated_preprocessing(note["preprocessing"], where).preprocessing,
             "shift": [0, 0],
             "flip": first["flip"],
             "align": {"method": note.get("alignment")},
@@ -388,5 +332,6 @@ def _inside(note: Mapping[str, Any], where: str) -> ModelCalibration | None:
             "thresholds": thresholds,
             "faces": note.get("faces"),
             "score_calibration": worth,
+            "where": where,
         }
-    return ModelCalibration.from_json(found, where)
+        return from_dict(ModelCalibration, found, where)

@@ -84,14 +84,13 @@ def checked(path: Path, found: Embeddings) -> Embeddings:
         DatasetError: arrays that do not fit together, or an id twice.
     """
     vectors, norms, ids = found.vectors, found.norms, found.ids
-    if ids is None:
-        raise DatasetError(f"{path}: embeddings without ids cannot be joined with anything")
-    texts = [ids] if found.subjects is None else [ids, found.subjects]
+    texts = [each for each in (ids, found.subjects) if each is not None]
     scores = norms if found.face_scores is None else found.face_scores
     digests = [] if found.digests is None else [found.digests]
     columns = [norms, scores, *texts, *digests]
     if (
-        [vectors.ndim, vectors.dtype, norms.dtype, scores.dtype] != [2, *[np.float32] * 3]
+        ids is None
+        or [vectors.ndim, vectors.dtype, norms.dtype, scores.dtype] != [2, *[np.float32] * 3]
         or not vectors.shape[1]
         or any(array.shape != vectors.shape[:1] for array in columns)
         or any(text.dtype.kind != "U" for text in texts)

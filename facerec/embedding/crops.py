@@ -16,7 +16,7 @@ from facerec.base.environment import available_cores
 from facerec.base.errors import DatasetError, ImageError, ModelError
 from facerec.base.files import atomic_path, check_no_links
 from facerec.base.libraries import cv2
-from facerec.base.limits import Count, Flags
+from facerec.base.limits import Count, Flags, Probability
 from facerec.base.progress import Progress
 from facerec.embedding.align import Aligner, NotAcquiredError, align_face, parse_align
 from facerec.embedding.extraction import extract
@@ -42,7 +42,7 @@ class FaceCrops(Flags):
     align: str | None = None
     """Cut the faces out of photos of any size, as facerec embed --align does: insightface, a YuNet
     .onnx file, or a .csv file of five points of each image in pixels (image_id,x1,y1,…,x5,y5)."""
-    align_threshold: float | None = None
+    align_threshold: Probability | None = None
     """Lowest score of a face that the detector of --align may find, from 0 to 1; by default 0.6 for
     YuNet and 0.5 for insightface."""
     faces: Literal["largest", "all"] = "largest"

@@ -33,9 +33,9 @@ FETCH_SECONDS = 2 * 3600
 """Within which all of it must have arrived."""
 
 _FETCH = """
-import functools, json, re, resource, sys
+import json, re, resource, sys
 sys.path[:] = [path for path in sys.path if path]  # nothing from the working directory
-from huggingface_hub import file_download, snapshot_download, utils
+from huggingface_hub import file_download, snapshot_download
 most, given = json.loads(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 normal = file_download._normalize_etag
@@ -45,11 +45,8 @@ def blob(tag):  # which names a file of the cache
         raise ValueError("a file there has a name that is no hash")
     return name
 file_download._normalize_etag = blob
-# No progress is shown of what is in the cache.
-start = functools.partialmethod(utils.tqdm.__init__, delay=1)
-bar = type("Progress", (utils.tqdm,), {"__init__": start})
 try:
-    print(snapshot_download(**given, tqdm_class=bar))
+    print(snapshot_download(**given))
 except Exception as error:
     sys.exit(print(str(error).strip().partition("\\n")[0] or type(error).__name__) or 1)
 """

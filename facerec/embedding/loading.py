@@ -55,8 +55,8 @@ def load_model(
         calibrated: take over the calibration in the file or beside it.
 
     Raises:
-        ModelError: missing, damaged, foreign, another architecture's weights, no batch size, or a
-            preprocessing that its calibration contradicts.
+        ModelError: missing, damaged, foreign, another architecture's weights, or a preprocessing
+            that its calibration contradicts.
         DeviceError: the device is not there.
         MissingExtraError: an ``.onnx`` file without its engine, or the Hub without its library.
     """
@@ -65,24 +65,19 @@ def load_model(
     suffix = "" if variant is None else f" ({variant})"
     pixels: dict[str, Any] = {"channels": channels, "mean": mean, "std": std}
     how: dict[str, Any] = {"device": device, "batch_size": batch_size, "precision": precision}
-    checksum = None
-    if batch_size < 1:
-        # No batch would be computed, and the embeddings would be what the memory held.
-        raise ModelError(f"{path}: batch_size must be 1 or more, found {batch_size}")
-    if path.is_dir() and is_bundle(path):
-        path, checksum = bundle_file(path, variant)
+    bundled = is_bundle(path)
+    if variant is not None and not bundled:
+        raise ModelError(f"{given}: only a bundle has variants; leave out {variant!r}")
+    if bundled:
+        path = bundle_file(path, variant)
     elif path.is_dir():
         path = path / MODEL_FILE
-    if variant is not None and checksum is None:
-        raise ModelError(f"{given}: only a bundle has variants; leave out {variant!r}")
     if not path.is_file() or path.suffix not in (".onnx", ".safetensors"):
         raise ModelError(
             f"{given}: no such model; give a run folder with a {MODEL_FILE}, a bundle, an .onnx or "
             "a .safetensors file; weights of others become one by facerec import-weights"
         )
     file = read_onnx(path) if path.suffix == ".onnx" else None
-    if file is not None and checksum not in (None, file.sha256):
-        raise ModelError(f"{path}: not the file whose checksum was compared; load it again")
     if file is None and engine == "openvino":
         raise ModelError(f"{path}: engine {engine} computes .onnx files; leave it out")
     known, unused = find_calibration(path, file) if calibrated else (None, "")
@@ -94,7 +89,7 @@ def load_model(
         from facerec.embedding.torch_model import load_weights  # an .onnx file needs no torch
 
         model = load_weights(path, **how)
-    if checksum is not None:
+    if bundled:
         # The folder alone may be called "." or "bundle/".
         model.name = Path(given).resolve().name + suffix
         model.evidence += (f"part of the bundle {given}, whose checksums are right",)
@@ -111,14 +106,9 @@ def _place(model: EmbeddingModel, shift: tuple[int, int] | None) -> None:
     """Set by how much a model's pictures are moved, as asked for or as in its calibration.
 
     Raises:
-        ModelError: nothing would be left of a picture, or the calibration is none of this model.
+        ModelError: nothing would be left of a picture.
     """
-    known, faces = model.calibration, model.faces
-    if faces is not None and faces.centres.shape[1] != model.embedding_size:
-        raise ModelError(
-            f"{model.path}: the face score of its calibration has {faces.centres.shape[1]} "
-            f"dimensions, and the model {model.embedding_size}; run facerec calibrate"
-        )
+    known = model.calibration
     if shift is None and known is not None:
         shift = known.shift
         if known.align is None:

@@ -118,7 +118,7 @@ class EmbeddingModel(ABC):
                 f"{self.name} takes aligned uint8 RGB images of shape (N, {height}, {width}, 3), "
                 f"found {images.dtype} of shape {images.shape}"
             )
-        vectors = np.empty((len(images), self.embedding_size), np.float32)
+        vectors = np.full((len(images), self.embedding_size), np.nan, np.float32)
         waiting: deque[tuple[slice, Finish]] = deque()
 
         def finish(rest: int) -> npt.NDArray[np.float32]:
@@ -185,7 +185,6 @@ class EmbeddingModel(ABC):
             "preprocessing_evidence": list(self.evidence),
             "preprocessing_assumed": list(self.assumed),
             "backbone": None if self.config is None else to_dict(self.config),
-            "embedding_bn": None if self.config is None else self.config.embedding_bn,
         }
 
     @abstractmethod

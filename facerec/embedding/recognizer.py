@@ -131,7 +131,7 @@ class FaceRecognizer:
         self.model, self._detector, known = model, detector, model.calibration
         self.flip = model.flip_mode(flip)
         self.thresholds = () if known is None else known.thresholds
-        self.calibration = None if known is None else known.ratio
+        self.calibration = None if known is None else known.score_calibration
         self.face_limits = model.faces
         self.unchecked = unchecked
 

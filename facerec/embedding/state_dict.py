@@ -40,9 +40,9 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     path = Path(path)
+    with reading(path, ModelError):
+        open_file(path).close()  # no pipe, which would be waited for
     try:
-        with reading(path, ModelError):
-            open_file(path).close()  # no pipe, which would be waited for
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             # torch's own loader takes them in newer releases only.
@@ -52,8 +52,6 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
                 _check_archive(path)
                 content = torch.load(path, map_location="cpu", weights_only=True)
         tensors = dict(_flat(content))
-    except ModelError:
-        raise
     # torch names no errors, and a damaged pickle ends in nearly all that Python has. What it says
     # of weights_only is advice to load the file in a way that may run code.
     except Exception as error:
@@ -147,7 +145,4 @@ def _check_archive(path: Path) -> None:
         members = archive.infolist()
     stored = all(member.compress_type == zipfile.ZIP_STORED for member in members)
     if not stored or sum(member.file_size for member in members) > path.stat().st_size:
-        raise ModelError(
-            f"{path}: its parts are compressed, as those of a TorchScript program, or overlap; "
-            "save the model's state_dict() alone"
-        )
+        raise ValueError("its parts are compressed, as those of a TorchScript program, or overlap")

@@ -21,9 +21,7 @@ from facerec.backbones import (
     Backbone,
     Preprocessing,
     create_backbone,
-    is_backbone,
     normalize,
-    registered_by,
 )
 from facerec.base.devices import HostCopy, choose_device, true_float32
 from facerec.base.errors import ModelError, RecipeError, message_line
@@ -33,7 +31,7 @@ from facerec.embedding.bundle import MODEL_FILE
 from facerec.embedding.engines import Precision
 from facerec.embedding.model import EmbeddingModel, Finish
 from facerec.embedding.onnx_preprocessing import stated_preprocessing
-from facerec.embedding.state_dict import COUNTER, own_names, read_state_dict
+from facerec.embedding.state_dict import COUNTER, own_names, own_note, read_state_dict
 
 FORMAT = 1
 
@@ -118,8 +116,7 @@ def save_model(
     """Write the backbone's weights and all that is needed to use them, whole or not at all.
 
     The header of the ``.safetensors`` file gets one entry, ``facerec``: JSON with ``format``,
-    ``backbone``, ``preprocessing``, ``recipe`` and, where given, ``extra``; for a backbone that is
-    not facerec's own also ``registered_by``, the name of the file that it needs.
+    ``backbone``, ``preprocessing``, ``recipe`` and, where given, ``extra``.
 
     Args:
         path: the file to write.
@@ -141,8 +138,6 @@ def save_model(
         "recipe": recipe,
         **({} if extra is None else {"extra": extra}),
     }
-    if (file := registered_by(config.name)) is not None:
-        note["registered_by"] = file
     tensors = {name: t.detach().cpu().contiguous() for name, t in backbone.state_dict().items()}
     metadata = {"facerec": json.dumps(note, sort_keys=True)}
     with atomic_path(path) as temporary:
@@ -161,35 +156,28 @@ def load_weights(path: Path, *, pixels: Mapping[str, Any], **options: Any) -> To
         ModelError: damaged, of others, or another architecture's weights.
         DeviceError: the device is not there.
     """
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
 
     try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            text = (file.metadata() or {}).get("facerec")
-            if text is None:
-                raise ModelError(
-                    f"{path}: weights of others, which do not say their network; make a model file "
-                    "of them by facerec import-weights"
-                )
-            note = parse_json(text)
-            if note["format"] != FORMAT:
-                raise ValueError(f"format {note['format']!r}, this facerec reads format {FORMAT}")
-            config = from_dict(Backbone, note["backbone"], str(path))
-            guess = stated_preprocessing(note["preprocessing"], str(path))
-            if note.get("registered_by") is not None and not is_backbone(config.name):
-                raise ModelError(
-                    f"{path}: its backbone {config.name!r} is not part of facerec; import the file "
-                    f"that registers it, {str(note['registered_by'])!r} when the model was saved, "
-                    "or name that file in the environment variable FACEREC_BACKBONES"
-                )
-            recipe = note["recipe"]
-            tensors = {name: file.get_tensor(name) for name in list(file.keys())}
+        tensors = load_file(path)
+        if (text := own_note(path)) is None:
+            raise ModelError(
+                f"{path}: weights of others, which do not say their network; make a model file of "
+                "them by facerec import-weights"
+            )
+        note = parse_json(text)
+        if note["format"] != FORMAT:
+            raise ValueError(f"format {note['format']!r}, this facerec reads format {FORMAT}")
+        config = from_dict(Backbone, note["backbone"], str(path))
+        guess = stated_preprocessing(note["preprocessing"], str(path))
+        recipe = note["recipe"]
         with torch.device("meta"):
             backbone = create_backbone(config)
     except (SafetensorError, OSError, RecipeError, ValueError, KeyError, TypeError) as error:
         raise ModelError(
-            f"{path}: not a whole .safetensors file of facerec ({message_line(error)}); copy or "
-            "save it again"
+            f"{path}: not a whole .safetensors file of facerec, or of a backbone that is not here "
+            f"({message_line(error)}); name its backbone's file, or copy or save it again"
         ) from error
     fill(path, backbone, tensors, assign=True)
     if any(buffer.is_meta for buffer in backbone.buffers()):

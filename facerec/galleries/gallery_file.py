@@ -15,6 +15,7 @@ from facerec.base.errors import DatasetError, MetricError, fault
 from facerec.base.files import atomic_path, parse_json
 from facerec.base.libraries import Library
 from facerec.base.names import same_names
+from facerec.base.recipe import from_dict
 from facerec.cosines.unit_rows import row_norms
 from facerec.embedding.calibration import ScoreCalibration
 from facerec.embedding.space import Space
@@ -66,7 +67,7 @@ def read_gallery(path: Path) -> dict[str, Any]:
             **_checked(arrays, space, calibration),
             "space": space,
             "calibration": calibration,
-            "score_calibration": worth and ScoreCalibration.from_json(worth, str(path)),
+            "score_calibration": worth and from_dict(ScoreCalibration, worth, str(path)),
         }
     except OSError as problem:
         why = f"the gallery cannot be read ({problem.strerror or problem})"

@@ -135,7 +135,7 @@ def calibrate_model(
         source=source,
         thresholds=tuple(stored_thresholds(points, source, flip)),
         faces=faces,
-        ratio=worth,
+        score_calibration=worth,
     )
 
 

@@ -62,7 +62,7 @@ def place(tmp_path: Path, monkeypatch: MonkeyPatch) -> Path:
 def test_ratios_and_groups_are_told(place: Path, told: Told) -> None:
     printed = told(main, "--people toy.npz --subjects who.csv --group kind --out c.json")
     whole = ModelCalibration.read(place / "c.json")
-    found = whole.ratio
+    found = whole.score_calibration
     assert found is not None and whole.faces is None and "limits of faces" in printed
     assert found.source == "toy.npz" and found.ratio.subjects == 60 and found.flip
     assert found.ratio.mated == 180 and found.ratio.non_mated == 180 * 179 // 2 - 180
@@ -99,7 +99,8 @@ def test_what_it_leaves_decides_everywhere(
     main(["--people", "people", "--model", "m", "--shift", "2", "-1", "--fpr", "1e-1"])
     printed, file = capsys.readouterr().out, Path("m/model.safetensors.facerec.json")
     known = ModelCalibration.read(file)
-    assert str(file) in printed and known.faces is not None and known.ratio is not None
+    assert str(file) in printed and known.faces is not None
+    assert known.score_calibration is not None
     assert (known.sha256, known.source) == (sha256("m/model.safetensors"), "people")
     assert (known.shift, known.flip, known.align) == ((2, -1), True, None)
     (row,) = known.thresholds
@@ -119,7 +120,7 @@ def test_what_it_leaves_decides_everywhere(
     photos = ["people/p0/0.png", "people/p0/1.png", "--model", "m"]
     same([*photos, "--json"])
     answer = json.loads(capsys.readouterr().out)
-    told = known.ratio.evidence(answer["similarity"])
+    told = known.score_calibration.evidence(answer["similarity"])
     assert answer["evidence"]["likelihood_ratio"] == told.likelihood_ratio
     assert answer["threshold"] == row.threshold and answer["model"]["shift"] == [2, -1]
     same(photos)
@@ -181,10 +182,11 @@ def test_verify_judges_it_on_pairs(place: Path, capsys: CaptureFixture) -> None:
     capsys.readouterr()
     # Claims a thousand times too high.
     known = ModelCalibration.read(Path("c.json"))
-    ratio = known.ratio.ratio
-    wrong = ratio.coefficients + np.eye(len(ratio.knots))[0] * 7
-    wild = replace(known.ratio, ratio=replace(ratio, coefficients=wrong))
-    write_json("wild.json", replace(known, ratio=wild).to_json())
+    worth = known.score_calibration
+    assert worth is not None
+    wrong = worth.ratio.coefficients + np.eye(len(worth.ratio.knots))[0] * 7
+    wild = replace(worth, ratio=replace(worth.ratio, coefficients=wrong))
+    write_json("wild.json", replace(known, score_calibration=wild).to_json())
     verify([*words, "--calibration", "wild.json"])
     assert "do not hold" in capsys.readouterr().out.replace("\n", " ")
 
@@ -228,7 +230,11 @@ def test_people_who_part_too_well_have_thresholds_alone(
     write_embeddings("apart.npz", toy(spread=0.001))
     main(["--people", "apart.npz", "--out", "c.json"])
     found = ModelCalibration.read(Path("c.json"))
-    assert found.ratio is None and found.thresholds and "not told" in capsys.readouterr().out
+    assert (
+        found.score_calibration is None
+        and found.thresholds
+        and "not told" in capsys.readouterr().out
+    )
 
 
 def test_a_calibration_of_another_model_judges_nothing(place: Path, refused: Refused) -> None:

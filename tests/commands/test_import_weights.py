@@ -42,7 +42,7 @@ def test_an_onnx_file_becomes_a_model_that_embeds_the_same(
     pytest.importorskip("onnx")
     theirs = foreign(tmp_path / "unused.pth", "mobilefacenet_half", embedding_bn="affine")
     path = tmp_path / "backbone.onnx"
-    path.write_bytes(export_graph(theirs.backbone, Preprocessing(), note={}))
+    path.write_bytes(export_graph(theirs.backbone, Preprocessing(), note=NOTE))
     main([str(path), "--backbone", "mobilefacenet_half", *SMALL])
     ours = load_model(tmp_path / "backbone.safetensors")
     np.testing.assert_allclose(ours.embed(faces(3)), theirs.embed(faces(3)), rtol=1e-3, atol=1e-4)

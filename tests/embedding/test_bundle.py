@@ -47,9 +47,9 @@ def test_a_whole_bundle(bundle: Path) -> None:
     sums = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(FILES.items())}
     (bundle / "README.md").write_bytes(b"of people, who edit it")
     assert check_sums(bundle) == sums
-    assert bundle_file(bundle) == (bundle / "model.onnx", sums["model.onnx"])
+    assert bundle_file(bundle) == bundle / "model.onnx"
     small = "variants/int8.onnx"
-    assert bundle_file(bundle, "int8") == (bundle / small, sums[small])
+    assert bundle_file(bundle, "int8") == bundle / small
     for absent in ("fp16", "README", "model"):
         with pytest.raises(
             ModelError, match=f"no variants/{absent}.onnx .* it has .*fixed-batch-1.onnx, .*int8"

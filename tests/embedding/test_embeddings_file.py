@@ -79,7 +79,7 @@ def test_any_embeddings_come_back(
 def test_what_contradicts_itself_is_refused_or_a_failure(tmp_path: Path) -> None:
     path = tmp_path / "e.npz"
     for wrong, words in (
-        (replace(toy(), ids=None), "without ids"),
+        (replace(toy(), ids=None), "ids and subjects"),
         (replace(toy(), ids=np.array(["a"] * 5)), "the id 'a' names two images"),
         (replace(toy(), norms=toy().norms.astype(float)), "float64"),
         (replace(toy(), failures={5: "x"}), "failures of these rows"),

@@ -15,7 +15,6 @@ from helpers.toy_files import faces
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-import onnx
 import torch
 from helpers.thin import thinned
 from helpers.toy_onnx import expected, noted, same, tiles
@@ -159,13 +158,3 @@ def test_a_bundle_is_a_model(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> N
         load_model(bundle, variant="int8")
     monkeypatch.chdir(bundle)
     assert load_model(".").name == "mine"
-
-
-def test_a_bundle_holds_its_weights_inside(bundle: Path) -> None:
-    path = bundle / "model.onnx"
-    model = onnx.load(path)
-    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
-    assert load_model(path).embedding_size == 8  # the file alone is a model
-    write_sums(bundle)
-    with pytest.raises(ModelError, match="not the file whose checksum"):
-        load_model(bundle)

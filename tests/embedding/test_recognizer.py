@@ -187,7 +187,9 @@ def refusing_first(unchecked: bool = False) -> FaceRecognizer:
     """Return a recognizer that knows the first of some pictures as no face."""
     mine = with_thresholds(*ROWS)
     faces_ = refusing(mine.embed(faces(1)[0]))
-    mine.model.calibration = model_calibration(*ROWS, faces=faces_, ratio=toy_calibration({}))
+    mine.model.calibration = model_calibration(
+        *ROWS, faces=faces_, score_calibration=toy_calibration({})
+    )
     return FaceRecognizer(mine.model, unchecked=unchecked)
 
 

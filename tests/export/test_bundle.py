@@ -343,7 +343,9 @@ def test_a_calibration_beside_the_model_goes_in(saved: TorchModel, tmp_path: Pat
     limits, worth = refusing(np.arange(1, size + 1)), toy_calibration(saved.describe(), flip=False)
     model, rows = copy.copy(saved), [point(0.3), point(0.2, "1e-2")]
     # Crops that had to be moved are none that a bundle gets: it takes faces at the template.
-    model.calibration = model_calibration(*rows, shift=(4, 0), faces=limits, ratio=worth)
+    model.calibration = model_calibration(
+        *rows, shift=(4, 0), faces=limits, score_calibration=worth
+    )
     report = export_bundle(model, out, DEFAULT)
     assert report.note["flip"] == "none"
     loaded = facerec.load(out, device="cpu")

@@ -223,7 +223,8 @@ def make_calibration(root: Path) -> None:
     make_models(root)
     path = root / "model.safetensors"
     about = {"name": "m", "sha256": sha256(path), "preprocessing": to_dict(Preprocessing())}
-    more = {"ratio": toy_calibration(about, flip=False), "faces": refusing(np.arange(1, 5))}
+    worth = toy_calibration(about, flip=False)
+    more = {"faces": refusing(np.arange(1, 5)), "score_calibration": worth}
     known = model_calibration(point(0.3), point(0.2, "1e-2"), sha256=sha256(path), **more)
     write_json(calibration_file(path), known.to_json())
 

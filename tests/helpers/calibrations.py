@@ -63,4 +63,4 @@ def model_calibration(*rows: Mapping[str, Any], **changes: Any) -> ModelCalibrat
     fields = {"sha256": None, "preprocessing": Preprocessing(), "shift": (0, 0), "align": None}
     points = tuple(from_dict(Threshold, dict(row), "a row") for row in rows)
     fields |= {"flip": any(each.flip for each in points), "thresholds": points, "source": "toy.bin"}
-    return ModelCalibration(**fields | {"faces": None, "ratio": None} | changes)
+    return ModelCalibration(**fields | {"faces": None, "score_calibration": None} | changes)

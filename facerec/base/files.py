@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from facerec.base.errors import FacerecError
+from facerec.base.errors import FacerecError, fault
 
 _PATIENCE = 2.0
 """Seconds to wait for another writer of the same file, so that small files take turns."""
@@ -119,14 +119,32 @@ def read_file(path: str | os.PathLike[str], most: int = PHOTO) -> bytes:
 
 @contextlib.contextmanager
 def reading(
-    what: object, error: type[FacerecError], advice: str = "check the path"
+    what: object,
+    error: type[FacerecError],
+    advice: str = "check the path",
+    faults: type[Exception] | tuple[type[Exception], ...] = OSError,
+    done: str = "read",
 ) -> Iterator[None]:
-    """Raise an error that names ``what`` is read, and advises, for an ``OSError`` of the block."""
+    """Word what goes wrong in a block that reads what others wrote.
+
+    Args:
+        what: it reads, as the sentence names it.
+        error: of which kind the sentence is.
+        advice: what to do.
+        faults: what may go wrong; a damaged file ends in errors of many kinds, which are all meant
+            by `Exception`. What is a sentence already passes.
+        done: what cannot be done.
+
+    Raises:
+        FacerecError: of that kind.
+    """
     try:
         yield
-    except OSError as problem:
-        why = problem.strerror or problem
-        raise error(f"{what}: cannot be read ({why}); {advice}") from problem
+    except FacerecError:
+        raise
+    except faults as problem:
+        why = getattr(problem, "strerror", None) or fault(problem)[:200]
+        raise error(f"{what}: cannot be {done} ({why}); {advice}") from problem
 
 
 def fsync_directory(folder: Path) -> None:

@@ -24,20 +24,13 @@ def read_text(path: Path, error: type[FacerecError] = DatasetError) -> str:
     Raises:
         FacerecError: of that kind: it cannot be read or is no text.
     """
-    with reading(path, error):
+    advice = "check that this is the right file, or save it as text in UTF-8"
+    with reading(path, error, advice, (OSError, ValueError)):
         content = read_file(path, LIST)
-    wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    try:
+        wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
         text = content.decode("utf-16" if wide else "utf-8-sig")
-    except UnicodeDecodeError as problem:
-        line = content.count(b"\n", 0, problem.start) + 1
-        raise error(
-            f"{path}, line {line}: this is no UTF-8 text (byte {problem.start}); check that this "
-            "is the right file, or save it as UTF-8"
-        ) from problem
-    if "\0" in text:
-        line = text.count("\n", 0, text.index("\0")) + 1
-        raise error(f"{path}, line {line}: this is no text (a NUL byte); save it as UTF-8")
+        if "\0" in text:
+            raise ValueError("it has NUL bytes")
     return same_name(text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
@@ -50,8 +43,8 @@ class TextTable:
         called: columns that the file calls otherwise: the usual name → the file's.
 
     Raises:
-        FacerecError: of that kind: the file cannot be read, is no text, names a column twice, or
-            has none of a name in ``called``.
+        FacerecError: of that kind: the file cannot be read, is no text, or has none, or several
+            columns, of a name in ``called``.
     """
 
     def __init__(
@@ -76,11 +69,6 @@ class TextTable:
         self.columns = [
             wanted.get(own, "" if own in wanted.values() else own) for own in self.columns
         ]
-        doubled = [name for name in self.columns if name and self.columns.count(name) > 1]
-        if doubled:
-            raise error(
-                f"{self.where(self.line)}: the column {doubled[0][:60]!r} occurs twice; rename one"
-            )
 
     def where(self, line: int) -> str:
         """Name a line, for messages."""
@@ -90,7 +78,8 @@ class TextTable:
         """Yield the number of each line and its fields in some columns, without outer blanks.
 
         Raises:
-            FacerecError: a column is missing, or a line has more or fewer fields than the first.
+            FacerecError: a column is missing or there twice, or a line has more or fewer fields
+                than the first.
         """
         columns = [same_name(name) for name in columns]
         self._check(columns)
@@ -110,12 +99,12 @@ class TextTable:
             yield line, tuple([fields[place] for place in places])
 
     def _check(self, columns: Sequence[str]) -> None:
-        if missing := [name for name in columns if name not in self.columns]:
+        if wrong := [name for name in columns if self.columns.count(name) != 1]:
             listed = ", ".join(self.columns[:20])[:200] or "none"
-            lacking = ", ".join(repr(name[:60]) for name in missing[:20])
+            lacking = ", ".join(repr(name[:60]) for name in wrong[:20])
             raise self._error(
-                f"{self.where(self.line)}: there is no column {lacking} (there are {listed}); the "
-                f"first line names the columns {', '.join(columns)[:200]}"
+                f"{self.where(self.line)}: there is no column {lacking}, or are several (there are "
+                f"{listed}); the first line names the columns {', '.join(columns)[:200]}"
             )
 
     def _read(self) -> Iterator[tuple[int, list[str]]]:

@@ -30,8 +30,6 @@ report; and of a list with a line for each of many million images."""
 
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
-_KINDS = {stat.S_IFREG: None, stat.S_IFDIR: None, stat.S_IFLNK: "a symbolic link"}
-
 _UMASK = os.umask(0o077)
 os.umask(_UMASK)  # known by changing it alone, which other threads would see later
 
@@ -89,14 +87,21 @@ def check_regular(
         OSError: there is nothing, or what must not be opened.
     """
     status = status or Path(path).stat()
-    reason = _KINDS.get(stat.S_IFMT(status.st_mode), "a pipe, a socket or a device")
-    if reason is None and writes and status.st_nlink > 1:
-        reason = "a hard link, so that another file would change"
-    if reason is None and writes and status.st_uid != os.geteuid():
-        reason = "another user's"
-    if reason is not None:
+    kind = stat.S_IFMT(status.st_mode)
+    reasons = {
+        "a symbolic link": kind == stat.S_IFLNK,
+        "a pipe, a socket or a device": kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK),
+        "a hard link, so that another file would change": writes and status.st_nlink > 1,
+        "another user's": writes and status.st_uid != os.geteuid(),
+    }
+    if reason := _first(reasons):
         advice = "; take it away" if writes else ", no regular file"
         raise PermissionError(errno.EPERM, f"{Path(path).name} is {reason}{advice}", str(path))
+
+
+def _first(reasons: dict[str, bool]) -> str | None:
+    """Return the first reason that holds."""
+    return next((reason for reason, holds in reasons.items() if holds), None)
 
 
 def open_file(path: str | os.PathLike[str], mode: str = "rb", **options: Any) -> IO[Any]:
@@ -307,17 +312,15 @@ def check_place(path: str | os.PathLike[str], *, file: bool = False) -> None:
     """
     path = Path(path)
     above = next(folder for folder in Path(os.path.realpath(path)).parents if folder.exists())
-    if file and path.exists() and not path.is_file():
-        raise FacerecError(f"{path}: this is a folder, a device or a pipe; name the file to write")
-    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+    may = above.is_dir() and os.access(above, os.W_OK | os.X_OK)
+    reasons = {
+        "a folder, a device or a pipe is there": file and path.exists() and not path.is_file(),
+        f"{above} is no folder, or there are no rights to write into it": not may,
+        "a link is there, and what it leads to would change": path.is_symlink(),
+    }
+    if reason := _first(reasons):
         raise FacerecError(
-            f"{path}: cannot be written, {above} is no folder or there are no rights to write into "
-            "it; choose another place"
-        )
-    if path.is_symlink():
-        raise FacerecError(
-            f"{path}: this is a link, and what it leads to would be changed; take it away, or name "
-            "the file or folder itself"
+            f"{path}: cannot be written, {reason}; name the file or folder itself, or another"
         )
 
 

@@ -291,10 +291,8 @@ class FaceDataset(ImageSource):
         Raises:
             FacerecError: the sample is damaged.
         """
-        if not -len(self) <= i < len(self):
-            raise IndexError(f"sample {i} of a data set of {len(self)}")
         image = np.empty((*self.image_size, 3), np.uint8)
-        return image, self._decode(i % len(self), image)
+        return image, self._decode(range(len(self))[i], image)
 
     def _decode(self, i: int, out: np.ndarray) -> int:
         """Decode sample ``i`` into ``out`` and return its class."""

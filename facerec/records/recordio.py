@@ -155,9 +155,9 @@ class RecordFile:
             if magic != MAGIC or flag not in ((2, 3) if ranges else (0, 1)) or end > self.size:
                 keyed = "" if key is None else f", key {key}"
                 raise RecordError(
-                    f"{self.path}{keyed}, offset {position}: no "
-                    f"{'part' if ranges else 'beginning'} of a record, but {magic.hex()} for "
-                    f"{MAGIC.hex()}, flag {flag}, and {length:,} bytes where "
+                    f"{self.path}{keyed}, offset {position}: no whole "
+                    f"{'part' if ranges else 'record'} begins there, with {magic.hex()} (all have "
+                    f"{MAGIC.hex()}), flag {flag}, and {length:,} bytes where "
                     f"{max(self.size - start, 0):,} follow; give a record file (.rec), restore "
                     f"it, or save what is whole with {REPAIR}"
                 )

@@ -103,8 +103,8 @@ class TextTable:
             listed = ", ".join(self.columns[:20])[:200] or "none"
             lacking = ", ".join(repr(name[:60]) for name in wrong[:20])
             raise self._error(
-                f"{self.where(self.line)}: there is no column {lacking}, or are several (there are "
-                f"{listed}); the first line names the columns {', '.join(columns)[:200]}"
+                f"{self.where(self.line)}: there is no column {lacking}, or there are two (of "
+                f"{listed}); the first line names each of {', '.join(columns)[:200]}"
             )
 
     def _read(self) -> Iterator[tuple[int, list[str]]]:

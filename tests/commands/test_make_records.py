@@ -67,7 +67,7 @@ def test_stopped_between_its_last_moves_it_leaves_no_set_and_can_run_again(
     [
         (["in"], "give --out"),
         (["in", "--out", "out"], "in/a/1.jpg: cannot be read (no JPEG"),
-        (["in", "--out", "out", "--unpack", "--repair"], "give one of them"),
+        (["in", "--out", "out", "--unpack", "--repair"], "one of --unpack, --repair"),
         (["none.rec", "--out", "out", "--unpack"], "none.rec: cannot be read"),
         (["none.rec", "--repair"], "none.rec: cannot be read"),
         (["in", "--out", "in"], "lies inside the folder of the images"),

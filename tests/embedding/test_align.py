@@ -186,7 +186,7 @@ def test_table_of_points(tmp_path: Path, ending: str, mark: str) -> None:
         ([line("a", face_template())] * 2, "line 3: .*each once.*has a line already"),
         ([], "of 0 lines with points"),
         ([line(name, face_template()[::-1]) for name in "ab"], "of 2 lines .* 2 have left"),
-        ([line("a", face_template()), "b\0" + ",1" * 9 + ",\0"], "line 3: "),
+        ([line("a", face_template()), "b\0" + ",1" * 9 + ",\0"], "NUL bytes"),
         ([line("x" * 200_000, face_template())], "line 2: "),
     ],
 )

@@ -43,9 +43,9 @@ def test_blanks_and_empty_lines_do_not_count(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"", r"t.csv, line 1: there is no column 'a'.*\(there are none\)"),
-        (b"b,c\n1,2\n", r"line 1: there is no column 'a'.*\(there are b, c\)"),
-        (b"a,a\n", "line 1: there is no column 'a', or are several"),
+        (b"", r"t.csv, line 1: there is no column 'a'.*\(of none\)"),
+        (b"b,c\n1,2\n", r"line 1: there is no column 'a'.*\(of b, c\)"),
+        (b"a,a\n", "line 1: there is no column 'a', or there are two"),
         (b"a,b\n1,2\n1\n", "line 3: 1 fields where the first line has 2"),
         (b"a,b\n1,2,3\n", "line 2: 3 fields where the first line has 2"),
         (b'a,b\n1,2\n1,"2\n', "line 3: this is no CSV"),

@@ -18,7 +18,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from facerec.base.errors import DatasetError, FacerecError, ImageError, PackError, printable
+from facerec.base.errors import DatasetError, FacerecError, ImageError, printable
 from facerec.base.files import read_file, reading
 from facerec.base.names import same_name, same_names
 from facerec.base.progress import Progress
@@ -224,7 +224,7 @@ class PackImages(MemoryImages):
         subjects: subject on each image, ``(m,)``, if that file tells; else None.
 
     Raises:
-        PackError: the file of names does not fit the pack.
+        DatasetError: the file of names does not fit the pack.
     """
 
     def __init__(self, pack: Pack) -> None:
@@ -554,12 +554,12 @@ def _read_names(
     path: Path, pack: Pack, first: NDArray[np.int64]
 ) -> tuple[NDArray[np.str_], NDArray[np.str_] | None]:
     """Read the ids of some entries, and the subjects on them if there is a column."""
-    table = TextTable(path, PackError)
+    table = TextTable(path)
     columns = ["index", "image_id", *(["subject_id"] if "subject_id" in table.columns else [])]
     rows = [fields for _, fields in table.rows(columns)]
     count = len(pack.images)
     if [fields[0] for fields in rows] != list(map(str, range(count))):
-        raise PackError(
+        raise DatasetError(
             f"{path}: it has {len(rows)} lines whose index does not run from 0 to {count - 1} as "
             f"the images of the pack do; make it again for {pack.path} or take it away"
         )

@@ -158,10 +158,10 @@ def write_synthetic(
         write_json(folder / DATASET_FILE, note)
 
 
-def contact_sheet(config: SyntheticSet, subjects: int = 6, photos: int = 8) -> bytes:
-    """Return the first photos of the first training subjects as a JPEG, a row each."""
-    albums = map(_album, _subjects(config)[: min(subjects, config.subjects)])
-    rows = [[decode_image(jpeg, "") for jpeg, _ in album[:photos]] for album in albums]
+def contact_sheet(config: SyntheticSet) -> bytes:
+    """Return eight photos of each of the first six training subjects as a JPEG, a row each."""
+    albums = map(_album, _subjects(config)[: min(6, config.subjects)])
+    rows = [[decode_image(jpeg, "") for jpeg, _ in album[:8]] for album in albums]
     return encode(np.vstack(list(map(np.hstack, rows))), 90)
 
 

@@ -13,19 +13,19 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from facerec.base.errors import DatasetError, FacerecError
+from facerec.base.errors import DatasetError
 from facerec.base.files import LIST, read_file, reading
 from facerec.base.names import same_name
 
 
-def read_text(path: Path, error: type[FacerecError] = DatasetError) -> str:
+def read_text(path: Path) -> str:
     """Return a text file as UTF-8 or UTF-16 has it, with LF alone as ends, and names composed.
 
     Raises:
-        FacerecError: of that kind: it cannot be read or is no text.
+        DatasetError: it cannot be read or is no text.
     """
     advice = "check that this is the right file, or save it as text in UTF-8"
-    with reading(path, error, advice, (OSError, ValueError)):
+    with reading(path, DatasetError, advice, (OSError, ValueError)):
         content = read_file(path, LIST)
         wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
         text = content.decode("utf-16" if wide else "utf-8-sig")
@@ -39,22 +39,16 @@ class TextTable:
 
     Args:
         path: the file.
-        error: what is raised where the file is wrong.
         called: columns that the file calls otherwise: the usual name → the file's.
 
     Raises:
-        FacerecError: of that kind: the file cannot be read, is no text, or has none, or several
-            columns, of a name in ``called``.
+        DatasetError: the file cannot be read, is no text, or has none, or several columns, of a
+            name in ``called``.
     """
 
-    def __init__(
-        self,
-        path: str | Path,
-        error: type[FacerecError] = DatasetError,
-        called: Mapping[str, str] | None = None,
-    ) -> None:
-        self.path, self._error = Path(path), error
-        text = read_text(self.path, error)
+    def __init__(self, path: str | Path, called: Mapping[str, str] | None = None) -> None:
+        self.path = Path(path)
+        text = read_text(self.path)
         first = text.partition("\n")[0]
         separator = next((mark for mark in ",;\t" if mark in first), ",")
         # Line by line: a file in memory would hold four bytes of each character.
@@ -78,20 +72,20 @@ class TextTable:
         """Yield the number of each line and its fields in some columns, without outer blanks.
 
         Raises:
-            FacerecError: a column is missing or there twice, or a line has more or fewer fields
+            DatasetError: a column is missing or there twice, or a line has more or fewer fields
                 than the first.
         """
         columns = [same_name(name) for name in columns]
         self._check(columns)
         if odd := sorted(self._called.difference(columns)):
-            raise self._error(
+            raise DatasetError(
                 f"{self.path}: {odd[0][:60]!r} is no column that is read here; those are "
                 f"{', '.join(columns)[:200]}"
             )
         places = [self.columns.index(name) for name in columns]
         for line, fields in self._rows:
             if len(fields) != len(self.columns):
-                raise self._error(
+                raise DatasetError(
                     f"{self.where(line)}: {len(fields)} fields where the first line has "
                     f"{len(self.columns)}; mend the line (a field with the separator in it needs "
                     "quotes)"
@@ -102,7 +96,7 @@ class TextTable:
         if wrong := [name for name in columns if self.columns.count(name) != 1]:
             listed = ", ".join(self.columns[:20])[:200] or "none"
             lacking = ", ".join(repr(name[:60]) for name in wrong[:20])
-            raise self._error(
+            raise DatasetError(
                 f"{self.where(self.line)}: there is no column {lacking}, or there are two (of "
                 f"{listed}); the first line names each of {', '.join(columns)[:200]}"
             )
@@ -114,7 +108,7 @@ class TextTable:
                 if any(stripped):
                     yield self._reader.line_num, stripped
         except csv.Error as problem:
-            raise self._error(
+            raise DatasetError(
                 f"{self.where(self._reader.line_num)}: this is no CSV ({problem}); name a text "
                 "table, as .csv, or mend the line (often half a pair of quotation marks)"
             ) from problem

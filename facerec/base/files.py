@@ -457,14 +457,12 @@ def write_json(path: str | os.PathLike[str], value: Any, *, private: bool = Fals
         temporary.write_bytes(json_bytes(value))
 
 
-def json_bytes(value: Any, *, indent: int = 2, sort_keys: bool = False) -> bytes:
+def json_bytes(value: Any) -> bytes:
     """Return ``value`` as a file of indented JSON; NaN is refused.
 
     Names of files that are no UTF-8 are spelled as JSON's escapes, which give them back.
     """
-    text = json.dumps(
-        value, indent=indent, sort_keys=sort_keys, ensure_ascii=False, allow_nan=False
-    )
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     return f"{text}\n".encode(errors="backslashreplace")
 
 

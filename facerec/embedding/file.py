@@ -147,7 +147,7 @@ def _read_npz(path: Path, numbered: bool, columns: Called) -> Embeddings:
     names = {*VECTORS, *IDS, *SUBJECTS, *_FAILURES, *_OPTIONAL, *_SEVERAL, "norms", "note"}
     names |= {*columns.values()}
     try:
-        arrays, members = read_arrays(path, path.stat().st_size, names, MAX_BYTES)
+        arrays, members = read_arrays(path, names, MAX_BYTES)
     except (OSError, ArchiveError) as problem:
         missing = isinstance(problem, FileNotFoundError)
         reason = problem.strerror if isinstance(problem, OSError) else problem

@@ -213,7 +213,7 @@ def _write_all(
         "left_out": left_out,
         "triton": TRITON_FOLDER if options.triton else None,
     }
-    write(NOTE_FILE, json_bytes(note, sort_keys=True))
+    write(NOTE_FILE, json_bytes(note))
     # As others will read it: lists, not tuples.
     note = json.loads(read_file(folder / NOTE_FILE))
     write(CARD_FILE, bundle_card(note).encode())

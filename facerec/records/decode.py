@@ -129,12 +129,11 @@ def decode_image(
                 + "; facerec make-records PHOTOS --align (insightface, or a YuNet file) cuts them "
                 "out, as --align does where images are embedded" * has_template(size)
             )
-    jpeg, pixels = image_kind(data) == "jpeg", stored[0] * stored[1]
+    jpeg = image_kind(data) == "jpeg"
+    pixels, scans = stored[0] * stored[1], _scans(data) if jpeg else 0
     with _reading(where):
-        if pixels > MAX_PIXELS:
-            raise ValueError(f"{stored[0]:,}×{stored[1]:,} pixels, of at most {MAX_PIXELS:,}")
-        if jpeg and (scans := _scans(data)) > min(MAX_SCANS, MAX_SCANNED_PIXELS // pixels):
-            raise ValueError(f"{scans:,} scans, more than encoders write")
+        if pixels > MAX_PIXELS or scans > MAX_SCANS or pixels * scans > MAX_SCANNED_PIXELS:
+            raise ValueError(f"{stored[0]:,}×{stored[1]:,} pixels, {scans:,} scans: too many")
         image = _decode_jpeg(data) if jpeg else _decode_other(data)
         if image.shape[:2] != stored:
             raise ValueError("its pixels are fewer than its header says")

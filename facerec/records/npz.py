@@ -7,7 +7,7 @@ import sys
 import zipfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,13 +31,12 @@ class ArchiveError(ValueError):
 
 
 def read_arrays(
-    source: Path | IO[bytes], size: int, names: Collection[str], max_bytes: int
+    path: Path, names: Collection[str], max_bytes: int
 ) -> tuple[dict[str, npt.NDArray[Any]], list[str]]:
     """Read those of some arrays that are there, after each header was held against the file.
 
     Args:
-        source: the file.
-        size: its bytes.
+        path: the file.
         names: of the arrays that are wanted.
         max_bytes: of all arrays of the file together.
 
@@ -48,10 +47,10 @@ def read_arrays(
         ArchiveError: damaged, pickled, too large, or an array that contradicts its header.
         OSError: the file cannot be read.
     """
-    if isinstance(source, Path):
-        check_regular(source)
+    check_regular(path)
+    size = path.stat().st_size
     try:
-        with zipfile.ZipFile(source) as archive:
+        with zipfile.ZipFile(path) as archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
             expanded = sum(info.file_size for info in archive.infolist())
             if expanded > min(max_bytes, MAX_RATIO * size + (1 << 20)):

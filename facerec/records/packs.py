@@ -116,19 +116,19 @@ def write_pack(path: str | Path, images: Sequence[bytes], issame: Sequence[bool]
 def _checked(path: Path, images: Sequence[Any], issame: Sequence[Any]) -> Pack:
     """Return a pack in which two images of a kind that is read stand for each label."""
     wrong = [label for label in issame if not isinstance(label, _LABELS) or label not in (0, 1)]
-    if wrong or not len(issame) or len(images) != 2 * len(issame):
+    odd = [i for i, image in enumerate(images) if not _is_encoded(image)]
+    if wrong or odd or not len(issame) or len(images) != 2 * len(issame):
         raise PackError(
-            f"{path}: {len(images):,} images for {len(issame):,} labels, of which {len(wrong):,} "
-            "are not 0 or 1; a pack has two images for each label, make it again"
+            f"{path}: {len(images):,} images, of which {odd[:3]} are no JPEG or PNG of at most "
+            f"{MAX_IMAGE_BYTES:,} bytes, for {len(issame):,} labels, of which {len(wrong):,} are "
+            "not 0 or 1; a pack has two encoded images for each label, make it again"
         )
-    for i, image in enumerate(images):
-        start = image[:8] if isinstance(image, bytes) else type(image).__name__.encode()
-        if not start.startswith(_SIGNATURES) or len(image) > MAX_IMAGE_BYTES:
-            raise PackError(
-                f"{path}, image {i}: {start!a} begins no JPEG or PNG, or it has more than "
-                f"{MAX_IMAGE_BYTES:,} bytes; make the pack again with encoded images"
-            )
     return Pack(path, images, np.array(issame, bool))
+
+
+def _is_encoded(image: Any) -> bool:
+    known = isinstance(image, bytes) and image.startswith(_SIGNATURES)
+    return known and len(image) <= MAX_IMAGE_BYTES
 
 
 def is_bcolz(path: Path) -> bool:
@@ -169,7 +169,7 @@ def _read_bcolz(path: Path) -> _Content:
 
 def _read_npz(path: Path) -> _Content:
     names = ("data", "offsets", "issame")
-    arrays, _ = read_arrays(path, path.stat().st_size, names, MAX_PACK_BYTES)
+    arrays, _ = read_arrays(path, names, MAX_PACK_BYTES)
     data, offsets, issame = (arrays[name] for name in names)
     kinds = [(array.dtype.str, array.ndim) for array in (data, offsets, issame)]
     if (

@@ -299,7 +299,7 @@ def _read_index(path: Path, stamp: NDArray[np.int64]) -> Index | None:
     """Return the index of a shard as it is now, if there is a sound one."""
     try:
         names = ("samples", "account", "stamp")
-        index, _ = read_arrays(path, path.stat().st_size, names, _MAX_INDEX)
+        index, _ = read_arrays(path, names, _MAX_INDEX)
         samples = index["samples"]
         kinds = [samples.dtype[name].kind for name in ("key", "label", "offset", "size")]
         sound = np.array_equal(index["stamp"], stamp) and (samples.ndim, kinds) == (1, [*"SSii"])

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from facerec.base.errors import FacerecError
+from facerec.base.errors import FacerecError, fault
 
 _PATIENCE = 2.0
 """Seconds to wait for another writer of the same file, so that small files take turns."""
@@ -29,8 +29,6 @@ NOTE, PHOTO, LIST = 1 << 20, 1 << 28, 1 << 32
 report; and of a list with a line for each of many million images."""
 
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
-
-_KINDS = {stat.S_IFREG: None, stat.S_IFDIR: None, stat.S_IFLNK: "a symbolic link"}
 
 _UMASK = os.umask(0o077)
 os.umask(_UMASK)  # known by changing it alone, which other threads would see later
@@ -89,14 +87,21 @@ def check_regular(
         OSError: there is nothing, or what must not be opened.
     """
     status = status or Path(path).stat()
-    reason = _KINDS.get(stat.S_IFMT(status.st_mode), "a pipe, a socket or a device")
-    if reason is None and writes and status.st_nlink > 1:
-        reason = "a hard link, so that another file would change"
-    if reason is None and writes and status.st_uid != os.geteuid():
-        reason = "another user's"
-    if reason is not None:
+    kind = stat.S_IFMT(status.st_mode)
+    reasons = {
+        "a symbolic link": kind == stat.S_IFLNK,
+        "a pipe, a socket or a device": kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK),
+        "a hard link, so that another file would change": writes and status.st_nlink > 1,
+        "another user's": writes and status.st_uid != os.geteuid(),
+    }
+    if reason := _first(reasons):
         advice = "; take it away" if writes else ", no regular file"
         raise PermissionError(errno.EPERM, f"{Path(path).name} is {reason}{advice}", str(path))
+
+
+def _first(reasons: dict[str, bool]) -> str | None:
+    """Return the first reason that holds."""
+    return next((reason for reason, holds in reasons.items() if holds), None)
 
 
 def open_file(path: str | os.PathLike[str], mode: str = "rb", **options: Any) -> IO[Any]:
@@ -119,14 +124,32 @@ def read_file(path: str | os.PathLike[str], most: int = PHOTO) -> bytes:
 
 @contextlib.contextmanager
 def reading(
-    what: object, error: type[FacerecError], advice: str = "check the path"
+    what: object,
+    error: type[FacerecError],
+    advice: str = "check the path",
+    faults: type[Exception] | tuple[type[Exception], ...] = OSError,
+    done: str = "read",
 ) -> Iterator[None]:
-    """Raise an error that names ``what`` is read, and advises, for an ``OSError`` of the block."""
+    """Word what goes wrong in a block that reads what others wrote.
+
+    Args:
+        what: it reads, as the sentence names it.
+        error: of which kind the sentence is.
+        advice: what to do.
+        faults: what may go wrong; a damaged file ends in errors of many kinds, which are all meant
+            by `Exception`. What is a sentence already passes.
+        done: what cannot be done.
+
+    Raises:
+        FacerecError: of that kind.
+    """
     try:
         yield
-    except OSError as problem:
-        why = problem.strerror or problem
-        raise error(f"{what}: cannot be read ({why}); {advice}") from problem
+    except FacerecError:
+        raise
+    except faults as problem:
+        why = getattr(problem, "strerror", None) or fault(problem)[:200]
+        raise error(f"{what}: cannot be {done} ({why}); {advice}") from problem
 
 
 def fsync_directory(folder: Path) -> None:
@@ -289,17 +312,15 @@ def check_place(path: str | os.PathLike[str], *, file: bool = False) -> None:
     """
     path = Path(path)
     above = next(folder for folder in Path(os.path.realpath(path)).parents if folder.exists())
-    if file and path.exists() and not path.is_file():
-        raise FacerecError(f"{path}: this is a folder, a device or a pipe; name the file to write")
-    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+    may = above.is_dir() and os.access(above, os.W_OK | os.X_OK)
+    reasons = {
+        "a folder, a device or a pipe is there": file and path.exists() and not path.is_file(),
+        f"{above} is no folder, or there are no rights to write into it": not may,
+        "a link is there, and what it leads to would change": path.is_symlink(),
+    }
+    if reason := _first(reasons):
         raise FacerecError(
-            f"{path}: cannot be written, {above} is no folder or there are no rights to write into "
-            "it; choose another place"
-        )
-    if path.is_symlink():
-        raise FacerecError(
-            f"{path}: this is a link, and what it leads to would be changed; take it away, or name "
-            "the file or folder itself"
+            f"{path}: cannot be written, {reason}; name the file or folder itself, or another"
         )
 
 
@@ -436,14 +457,12 @@ def write_json(path: str | os.PathLike[str], value: Any, *, private: bool = Fals
         temporary.write_bytes(json_bytes(value))
 
 
-def json_bytes(value: Any, *, indent: int = 2, sort_keys: bool = False) -> bytes:
+def json_bytes(value: Any) -> bytes:
     """Return ``value`` as a file of indented JSON; NaN is refused.
 
     Names of files that are no UTF-8 are spelled as JSON's escapes, which give them back.
     """
-    text = json.dumps(
-        value, indent=indent, sort_keys=sort_keys, ensure_ascii=False, allow_nan=False
-    )
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     return f"{text}\n".encode(errors="backslashreplace")
 
 

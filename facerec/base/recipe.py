@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from facerec.base.errors import FacerecError, RecipeError
-from facerec.base.files import NOTE, parse_json, read_file
+from facerec.base.files import NOTE, parse_json, read_file, reading
 from facerec.base.limits import shown
 
 T = TypeVar("T")
@@ -54,10 +54,8 @@ def load_recipe(path: str | Path, kind: type[T]) -> T:
         known = there or sorted(file.stem for file in OWN.glob("[!_]*.py"))
         raise RecipeError(f"{path}: no such recipe file; {_nearest(str(path), known)}")
     if path.suffix == ".json":
-        try:
+        with reading(path, RecipeError, "take another recipe", (OSError, ValueError)):
             return from_dict(kind, parse_json(read_file(path, NOTE)), str(path))
-        except (OSError, ValueError) as error:
-            raise RecipeError(f"{path}: cannot be read ({error}); take another recipe") from error
     names = run_python(path)
     recipe = names.get("recipe")
     if not isinstance(recipe, kind):
@@ -242,9 +240,7 @@ def _check_dataclass(kind: type[Any], value: Any, where: str, field: str) -> Any
         kind = type(value)
         given = {f.name: getattr(value, f.name) for f in dataclasses.fields(kind) if f.init}
     elif isinstance(value, dict) and value.get("type", kind.__name__) == kind.__name__:
-        # Files of earlier releases may have fields that are gone.
-        known = ("type", *getattr(kind, "retired", ()))
-        given = {name: item for name, item in value.items() if name not in known}
+        given = {name: item for name, item in value.items() if name != "type"}
     else:
         raise _wrong(where, field, kind.__name__, value)
     fields = [f.name for f in dataclasses.fields(kind) if f.init]

@@ -60,21 +60,20 @@ def make_records(
         force: Replace the records that OUT holds already.
         photos: how faces are cut out of photos.
     """
-    if (photos.align is None or apply or repair or unpack) and photos != AS_THEY_ARE:
+    cuts, target = photos != AS_THEY_ARE, out or photos.crops
+    tasks = unpack + repair + (apply is not None) + cuts
+    if tasks > 1 or (cuts and photos.align is None) or not (target or repair):
         raise DatasetError(
-            "--align, --align-threshold, --crops, --faces, --model and --processes cut faces out "
-            "of photos; give --align to do that, or none of them"
+            "give --out, and one of --unpack, --repair, --apply and --align at most; --crops, "
+            "--align-threshold, --faces, --model and --processes need --align"
         )
-    if unpack + repair + (apply is not None) > 1:
-        raise DatasetError("--unpack, --repair and --apply are three tasks; give one of them")
     if repair:
         from facerec.records.make import repair_records
 
         for line in repair_records(source, out):
             print(line)
         return
-    if (target := out or photos.crops) is None:
-        raise DatasetError("nothing says where to write; give --out")
+    assert target is not None
     if (target / "train.rec").exists() and not unpack and not force:
         raise DatasetError(
             f"{target}: holds a train.rec already; choose another --out, or replace it by --force"

@@ -150,7 +150,7 @@ def _read_npz(path: Path, numbered: bool, columns: Called) -> Embeddings:
     """Read the arrays of known names, after their headers have been held against their sizes."""
     names = {*VECTORS, *IDS, *SUBJECTS, *_FAILURES, *_OPTIONAL, *_SEVERAL, "norms", "note"}
     names |= {*columns.values()}
-    arrays, members = read_arrays(path, path.stat().st_size, names, MAX_BYTES)
+    arrays, members = read_arrays(path, names, MAX_BYTES)
     own = "note" in arrays
     needed = ("vector",) if numbered and not own else ("vector", "id")
     called = find_columns(path, sorted(members), {} if own else columns, needed)

@@ -161,7 +161,7 @@ def write_parquet(path: Path, embeddings: Embeddings, note: Mapping[str, Any]) -
     count, size = embeddings.vectors.shape
     failed = np.zeros(count, bool)
     failed[[*embeddings.failures]] = True
-    with reading_parquet(path):
+    with reading_parquet(path, "written"):
         import pyarrow as pa
         import pyarrow.parquet as pq
 

@@ -163,7 +163,7 @@ def export_bundle(
             name = note["model_id"]
             write(f"{TRITON_FOLDER}/{name}/config.pbtxt", triton_config(name, main).encode())
             write(f"{TRITON_FOLDER}/{name}/1/model.onnx", graph)
-        write(NOTE_FILE, json_bytes(note, sort_keys=True))
+        write(NOTE_FILE, json_bytes(note))
         # As others will read it: lists, not tuples.
         note = json.loads(read_file(folder / NOTE_FILE))
         write(CARD_FILE, bundle_card(note).encode())

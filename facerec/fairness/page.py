@@ -99,7 +99,7 @@ def write_audit(folder: str | Path, audit: Audit, command: str) -> Path:
         "model_card_section.md": card_section(audit).encode(),
     }
     document = audit.to_json(command, [*files, JSON])
-    write_folder(final, {**files, JSON: json_bytes(document, indent=1)})
+    write_folder(final, {**files, JSON: json_bytes(document)})
     return final / PAGE
 
 

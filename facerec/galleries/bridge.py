@@ -144,8 +144,7 @@ class Bridge:
             DatasetError: the file is missing, damaged, or no bridge.
         """
         try:
-            size = Path(path).stat().st_size
-            arrays, _ = read_arrays(Path(path), size, {"note", "matrix"}, 1 << 30)
+            arrays, _ = read_arrays(Path(path), {"note", "matrix"}, 1 << 30)
             note, matrix = parse_json(str(arrays["note"][()])), arrays["matrix"]
             old, new = Space(**note["old"]), Space(**note["new"])
             found = note["format"], matrix.dtype, matrix.shape, bool(np.isfinite(matrix).all())

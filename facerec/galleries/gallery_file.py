@@ -51,7 +51,7 @@ def read_gallery(path: Path) -> dict[str, Any]:
     """
     names = {"note", *COLUMNS, *DIGESTS, *(f"calibration_{name}" for name in KEPT)}
     try:
-        arrays, _ = read_arrays(path, path.stat().st_size, names, MAX_BYTES)
+        arrays, _ = read_arrays(path, names, MAX_BYTES)
         note = parse_json(str(arrays["note"][()]))
         if note["format"] not in (FORMAT, "facerec gallery 1") or note["fusion"] != "unit":
             raise ValueError(f"it is {str(note['format'])[:60]!r} of {note['fusion']} embeddings")

@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -291,10 +291,8 @@ class FaceDataset(ImageSource):
         Raises:
             FacerecError: the sample is damaged.
         """
-        if not -len(self) <= i < len(self):
-            raise IndexError(f"sample {i} of a data set of {len(self)}")
         image = np.empty((*self.image_size, 3), np.uint8)
-        return image, self._decode(i % len(self), image)
+        return image, self._decode(range(len(self))[i], image)
 
     def _decode(self, i: int, out: np.ndarray) -> int:
         """Decode sample ``i`` into ``out`` and return its class."""
@@ -401,7 +399,6 @@ class BatchLoader:
         *,
         workers: int = 0,
         pin_memory: bool = False,
-        start_method: Literal["fork", "spawn", "forkserver"] | None = None,
     ) -> None:
         """Prepare; workers start with the first iteration.
 
@@ -410,7 +407,6 @@ class BatchLoader:
             requests: what each iteration goes through, such as a batch sampler.
             workers: processes that read and decode; 0 does it in this process.
             pin_memory: return batches in page-locked memory.
-            start_method: of the workers; by default forked on Linux, elsewhere the system's.
         """
         import torch
         from torch.utils.data import DataLoader
@@ -422,7 +418,7 @@ class BatchLoader:
             num_workers=workers,
             pin_memory=pin_memory,
             persistent_workers=workers > 0,
-            multiprocessing_context=start_method or _START_METHOD if workers else None,
+            multiprocessing_context=_START_METHOD if workers else None,
             worker_init_fn=_start_worker,
             # By default it draws from torch's global generator, which a resumed run must not.
             generator=torch.Generator(),

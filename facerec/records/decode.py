@@ -12,6 +12,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from facerec.base.environment import available_cores
 from facerec.base.errors import ImageError
+from facerec.base.files import reading
 from facerec.base.libraries import cv2, pillow, simplejpeg
 
 if TYPE_CHECKING:
@@ -127,15 +129,14 @@ def decode_image(
                 + "; facerec make-records PHOTOS --align (insightface, or a YuNet file) cuts them "
                 "out, as --align does where images are embedded" * has_template(size)
             )
-    elif stored[0] * stored[1] > MAX_PIXELS:
-        raise ImageError(
-            f"{where}: the header claims {stored[0]:,}×{stored[1]:,} pixels, more than the limit "
-            f"of {MAX_PIXELS:,}; scale the image down or leave it out"
-        )
     jpeg = image_kind(data) == "jpeg"
-    image = _decode_jpeg(data, stored, where) if jpeg else _decode_other(data, where)
-    if image.shape[:2] != stored:
-        raise _damaged(data, where, "its pixels are fewer")
+    pixels, scans = stored[0] * stored[1], _scans(data) if jpeg else 0
+    with _reading(where):
+        if pixels > MAX_PIXELS or scans > MAX_SCANS or pixels * scans > MAX_SCANNED_PIXELS:
+            raise ValueError(f"{stored[0]:,}×{stored[1]:,} pixels, {scans:,} scans: too many")
+        image = _decode_jpeg(data) if jpeg else _decode_other(data)
+        if image.shape[:2] != stored:
+            raise ValueError("its pixels are fewer than its header says")
     if turn > 4:
         image = image.transpose(1, 0, 2)
     if turn > 1:
@@ -147,28 +148,25 @@ def decode_image(
     return out
 
 
-def _decode_jpeg(data: bytes, size: tuple[int, int], where: str) -> np.ndarray:
-    scans = _scans(data)
-    if scans > min(MAX_SCANS, MAX_SCANNED_PIXELS // (size[0] * size[1])):
-        raise _damaged(data, where, f"it has {scans:,} scans, more than encoders write")
+def _reading(where: str) -> AbstractContextManager[None]:
+    # Decoders promise no particular kinds of errors.
+    advice = "get it whole, convert it to a JPEG or PNG of one page, or leave it out"
+    return reading(where, ImageError, advice, Exception)
+
+
+def _decode_jpeg(data: bytes) -> np.ndarray:
     # Where a turn is asked for it is made by us, alike for all formats and versions of OpenCV.
     flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
-    try:
-        image: Any = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
-        return cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
-    except cv2.error as problem:  # of either, where there are no pixels
-        raise _damaged(data, where, problem) from problem
+    image: Any = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    return cv2.cvtColor(image, cv2.COLOR_BGR2RGB)  # or an error where there are no pixels
 
 
-def _decode_other(data: bytes, where: str) -> np.ndarray:
-    image = _opened(data, where)
-    try:
-        image.load()
-        if image.mode.startswith("I"):  # 16 bits
-            return np.repeat((np.asarray(image)[..., None] >> 8).astype(np.uint8), 3, axis=2)
-        return np.asarray(image.convert("RGB"))
-    except Exception as problem:  # Pillow promises no particular one
-        raise _damaged(data, where, problem) from problem
+def _decode_other(data: bytes) -> np.ndarray:
+    image = _opened(data)
+    image.load()
+    if image.mode.startswith("I"):  # 16 bits
+        return np.repeat((np.asarray(image)[..., None] >> 8).astype(np.uint8), 3, axis=2)
+    return np.asarray(image.convert("RGB"))
 
 
 def _scans(data: bytes) -> int:
@@ -176,15 +174,6 @@ def _scans(data: bytes) -> int:
     # One byte of the marker is counted far faster than both, and is as rare as in any data.
     few = len(data) - len(data.replace(_START_OF_SCAN[1:], b"")) <= MAX_SCANS
     return 0 if few and len(data) < 1 << 16 else data.count(_START_OF_SCAN)
-
-
-def _damaged(data: bytes, where: str, problem: object) -> ImageError:
-    kind = str(image_kind(data)).upper()
-    return ImageError(
-        f"{where}: the {kind} of {len(data):,} bytes does not decode "
-        f"({' '.join(str(problem).split())[:100]}), its data is damaged, cut short or too much; "
-        "replace it or leave it out"
-    )
 
 
 def image_kind(data: bytes) -> Kind | None:
@@ -208,7 +197,7 @@ def orientation(data: bytes) -> int:
     if image_kind(data) == "tiff" or not any(mark in data for mark in _EXIF):
         return 1
     try:
-        turn = _opened(data, "").getexif().get(_ORIENTATION, 1)
+        turn = _opened(data).getexif().get(_ORIENTATION, 1)
     except Exception:  # Pillow promises no particular one
         return 1
     return turn if isinstance(turn, int) and 1 <= turn <= 8 else 1
@@ -220,36 +209,24 @@ def image_size(data: bytes, where: str) -> tuple[int, int]:
     Raises:
         ImageError: no JPEG, PNG, WebP, BMP or TIFF, or of several pages; or cut short.
     """
-    if image_kind(data) == "jpeg" and _END_OF_IMAGE not in data.rstrip(b"\0")[-_MAX_TAIL - 2 :]:
-        raise ImageError(
-            f"{where}: the JPEG of {len(data):,} bytes lacks its end marker (ff d9), so it was cut "
-            "short; copy it again from its source or leave it out"
-        )
-    width, height = _opened(data, where).size
-    return height, width
+    with _reading(where):
+        kind = image_kind(data)
+        if kind == "jpeg" and _END_OF_IMAGE not in data.rstrip(b"\0")[-_MAX_TAIL - 2 :]:
+            raise ValueError(f"a JPEG of {len(data):,} bytes lacks its end marker, ff d9")
+        image = _opened(data)
+        if kind != "jpeg" and (pages := getattr(image, "n_frames", 1)) > 1:
+            raise ValueError(f"it has {pages} pages")
+    return image.height, image.width
 
 
-def _opened(data: bytes, where: str) -> Image:
+def _opened(data: bytes) -> Image:
     """Return an image of which the header alone has been read."""
     kind = image_kind(data)
     if kind is None:
-        beginning = f"begins with {data[:12]!a}" if data else "is empty"
-        raise ImageError(
-            f"{where}: neither a JPEG nor a PNG, WebP, BMP or TIFF (it {beginning}); convert it to "
-            "JPEG or leave it out"
-        )
+        raise ValueError(f"no JPEG, PNG, WebP, BMP or TIFF begins with {data[:12]!a}")
     if kind == "png" and data.count(b"IDAT") > _CHUNKS:
-        raise _damaged(data, where, "it has more chunks than encoders write")
-    try:
-        image: Image = pillow.open(io.BytesIO(data), formats=(kind.upper(),))
-        pages = 1 if kind == "jpeg" else getattr(image, "n_frames", 1)
-    except Exception as problem:  # Pillow promises no particular one
-        raise _damaged(data, where, problem) from problem
-    if pages > 1:
-        raise ImageError(
-            f"{where}: a {kind.upper()} of {pages} pages, which is not read; save one as PNG"
-        )
-    return image
+        raise ValueError("a PNG of more chunks than encoders write")
+    return pillow.open(io.BytesIO(data), formats=(kind.upper(),))
 
 
 def batches_ahead(

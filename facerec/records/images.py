@@ -18,7 +18,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from facerec.base.errors import DatasetError, FacerecError, ImageError, PackError, printable
+from facerec.base.errors import DatasetError, FacerecError, ImageError, printable
 from facerec.base.files import read_file, reading
 from facerec.base.names import same_name, same_names
 from facerec.base.progress import Progress
@@ -224,7 +224,7 @@ class PackImages(MemoryImages):
         subjects: subject on each image, ``(m,)``, if that file tells; else None.
 
     Raises:
-        PackError: the file of names does not fit the pack.
+        DatasetError: the file of names does not fit the pack.
     """
 
     def __init__(self, pack: Pack) -> None:
@@ -300,16 +300,11 @@ class FolderImages(ImageSource):
     def encoded(self, i: int) -> bytes:
         """Return the bytes of file ``i``."""
         path = find_file(self.root, os.fsdecode(self._files[i]))
-        try:
+        # Python before 3.13 has a RuntimeError for links that lead in a circle.
+        with reading(path, ImageError, "put it there, or leave it out", (OSError, RuntimeError)):
             if self._listed and not path.resolve().is_relative_to(self.root.resolve()):
                 raise DatasetError(f"{path}: a symbolic link leads out of its folder")
             return read_file(path)
-        # Python before 3.13 has a RuntimeError for links that lead in a circle.
-        except (OSError, RuntimeError) as problem:
-            why = getattr(problem, "strerror", None) or problem
-            raise ImageError(
-                f"{path}: the image cannot be read ({why}); put it there, or leave it out"
-            ) from problem
 
     def where(self, i: int) -> str:
         """Name the path of image ``i``."""
@@ -499,7 +494,17 @@ def text_array(texts: Sequence[str] | NDArray[np.str_], where: str) -> NDArray[n
     """Return names as one array, composed, in which each takes as much memory as the longest.
 
     Raises:
-        DatasetError: one is so much longer than the others that a small file would take gigabytes.
+        DatasetError: as `width`.
+    """
+    width(texts, where)
+    return same_names(np.asarray(texts, dtype=np.str_).reshape(-1))
+
+
+def width(texts: Sequence[str] | Sequence[bytes] | NDArray[np.str_], where: str) -> int:
+    """Return the length of the longest of some names, as which each counts in an array.
+
+    Raises:
+        DatasetError: it is so much longer than the others that a small file would take gigabytes.
     """
     lengths = [len(text) for text in texts]
     longest = max(lengths, default=0)
@@ -508,7 +513,7 @@ def text_array(texts: Sequence[str] | NDArray[np.str_], where: str) -> NDArray[n
             f"{where}: the text {texts[lengths.index(longest)][:60]!r}… has {longest:,} "
             f"characters, far more than the others; shorten it"
         )
-    return same_names(np.asarray(texts, dtype=np.str_).reshape(-1))
+    return longest
 
 
 def check_unique(ids: NDArray[np.str_], where: str, noun: str = "images") -> None:
@@ -549,12 +554,12 @@ def _read_names(
     path: Path, pack: Pack, first: NDArray[np.int64]
 ) -> tuple[NDArray[np.str_], NDArray[np.str_] | None]:
     """Read the ids of some entries, and the subjects on them if there is a column."""
-    table = TextTable(path, PackError)
+    table = TextTable(path)
     columns = ["index", "image_id", *(["subject_id"] if "subject_id" in table.columns else [])]
     rows = [fields for _, fields in table.rows(columns)]
     count = len(pack.images)
     if [fields[0] for fields in rows] != list(map(str, range(count))):
-        raise PackError(
+        raise DatasetError(
             f"{path}: it has {len(rows)} lines whose index does not run from 0 to {count - 1} as "
             f"the images of the pack do; make it again for {pack.path} or take it away"
         )

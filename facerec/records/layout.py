@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.base.errors import DatasetError, RecordError
-from facerec.base.files import open_file
+from facerec.base.files import open_file, reading
 from facerec.base.progress import Progress
 from facerec.records.images import ImageSource, OnError, check_relative, text_array
 from facerec.records.recordio import (
@@ -61,16 +61,14 @@ def read_property(path: Path) -> tuple[int, tuple[int, int]]:
     Raises:
         RecordError: it has another form.
     """
-    try:
-        with open_file(path, "r", encoding="utf-8-sig") as file:
-            classes, height, width = map(int, file.readline(200).split(","))
+    advice = "write it anew as `num_classes,height,width`, whole numbers from 1"
+    with (
+        reading(f"{path}, line 1", RecordError, advice, (OSError, ValueError)),
+        open_file(path, "r", encoding="utf-8-sig") as file,
+    ):
+        classes, height, width = map(int, file.readline(200).split(","))
         if min(classes, height, width) < 1 or classes > CLASS_LIMIT:
-            raise ValueError(f"found {classes, height, width}, of at most {CLASS_LIMIT:,} classes")
-    except (OSError, ValueError) as problem:
-        raise RecordError(
-            f"{path}, line 1: expected three positive integers, `num_classes,height,width` "
-            f"({str(problem)[:100]}); write the line anew"
-        ) from problem
+            raise ValueError(f"{classes, height, width}, of at most {CLASS_LIMIT:,} classes")
     return classes, (height, width)
 
 
@@ -368,7 +366,7 @@ def write_image_records(
 
     Args:
         prefix: path without suffix, as in ``data/train``.
-        items: (class, name, encoded image), best grouped by class.
+        items: (class, name, encoded image), at least one, best grouped by class.
         num_classes: for ``property``; by default one more than the largest class.
         image_size: (height, width) in pixels, for ``property``.
 
@@ -376,8 +374,8 @@ def write_image_records(
         How many images were written.
 
     Raises:
-        RecordError: a class or name that the files cannot hold, an empty image or stream, or a disk
-            that is full.
+        RecordError: a class or name that the files cannot hold, or an empty image.
+        FacerecError: the files cannot be written, as on a full disk.
     """
     path = prefix.with_name(prefix.name + ".rec")
     limit = CLASS_LIMIT if num_classes is None else num_classes
@@ -396,8 +394,6 @@ def write_image_records(
             write(pack(ImageRecord(0, float(label), key, 0, image)), key)
             lines.write(f"{key}\t{label}\t{name}\n".encode())
             key += 1
-        if not groups:
-            raise RecordError(f"{path}: there are no images to write; check the source")
         # The header record also holds the number after the last key, which must be exact as well.
         if grouped and key + len(groups) <= EXACT_KEYS:
             _write_ranges(write, groups, key)

@@ -75,7 +75,7 @@ def _kept(
     """Yield each image and its bytes, as ``work`` gives them; what is left out goes on a list.
 
     Raises:
-        FacerecError: the first error (``on_error="error"``), or there was nothing else.
+        FacerecError: the first error (``on_error="error"``), or no image is left.
     """
     for done, i in enumerate(rows, start=1):
         try:
@@ -89,7 +89,8 @@ def _kept(
         if progress is not None:
             progress("images", done, len(rows))
     if len(skipped) == len(rows):
-        raise RecordError(f"{skipped[0]} (none of {len(rows):,} images can be used)")
+        why = skipped[0] if skipped else "accept fewer proposals"
+        raise RecordError(f"none of {len(rows):,} images is left to write: {why}")
 
 
 def make_records(
@@ -210,8 +211,6 @@ def apply_proposals(
     after, merged = combine(rows, before)
     labels = [merged.get(after[image], after[image]) for image in ids]
     present = set(labels) - {""}
-    if not present:
-        raise DatasetError(f"{proposals}: it leaves no image; set accept to no in some lines")
     classes = [name for name in dict.fromkeys(names) if name in present]
     classes += sorted(present - set(classes))
     number = {name: index for index, name in enumerate(classes)}

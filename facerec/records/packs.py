@@ -20,15 +20,15 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from facerec.base.errors import MissingExtraError, PackError, message_line
+from facerec.base.errors import PackError
 from facerec.base.files import atomic_path, parse_json, read_file, reading
-from facerec.base.libraries import cv2
-from facerec.records.npz import ArchiveError, read_arrays
+from facerec.base.libraries import cv2, needed
+from facerec.records.npz import read_arrays
 
 MAX_PACK_BYTES = 4 << 30
 _CHUNK_BYTES = 1 << 28
@@ -81,11 +81,10 @@ def read_pack(path: str | Path) -> Pack:
         MissingExtraError: a bcolz pack without blosc2.
     """
     path = Path(path)
-    if is_bcolz(path):
-        return _read_bcolz(path)
-    with reading(path, PackError):
-        content = read_file(path, MAX_PACK_BYTES)
-    return _read_npz(path, content) if path.suffix == ".npz" else _read_pickle(path, content)
+    read = _read_bcolz if is_bcolz(path) else _read_npz if path.suffix == ".npz" else _read_pickle
+    # Damaged files end in errors of many kinds.
+    with reading(path, PackError, "get or make the pack again; nothing in it was run", Exception):
+        return _checked(path, *read(path))
 
 
 def write_pack(path: str | Path, images: Sequence[bytes], issame: Sequence[bool]) -> None:
@@ -117,19 +116,19 @@ def write_pack(path: str | Path, images: Sequence[bytes], issame: Sequence[bool]
 def _checked(path: Path, images: Sequence[Any], issame: Sequence[Any]) -> Pack:
     """Return a pack in which two images of a kind that is read stand for each label."""
     wrong = [label for label in issame if not isinstance(label, _LABELS) or label not in (0, 1)]
-    if wrong or not len(issame) or len(images) != 2 * len(issame):
+    odd = [i for i, image in enumerate(images) if not _is_encoded(image)]
+    if wrong or odd or not len(issame) or len(images) != 2 * len(issame):
         raise PackError(
-            f"{path}: {len(images):,} images for {len(issame):,} labels, of which {len(wrong):,} "
-            "are not 0 or 1; a pack has two images for each label, make it again"
+            f"{path}: {len(images):,} images, of which {odd[:3]} are no JPEG or PNG of at most "
+            f"{MAX_IMAGE_BYTES:,} bytes, for {len(issame):,} labels, of which {len(wrong):,} are "
+            "not 0 or 1; a pack has two encoded images for each label, make it again"
         )
-    for i, image in enumerate(images):
-        start = image[:8] if isinstance(image, bytes) else type(image).__name__.encode()
-        if not start.startswith(_SIGNATURES) or len(image) > MAX_IMAGE_BYTES:
-            raise PackError(
-                f"{path}, image {i}: {start!a} begins no JPEG or PNG, or it has more than "
-                f"{MAX_IMAGE_BYTES:,} bytes; make the pack again with encoded images"
-            )
     return Pack(path, images, np.array(issame, bool))
+
+
+def _is_encoded(image: Any) -> bool:
+    known = isinstance(image, bytes) and image.startswith(_SIGNATURES)
+    return known and len(image) <= MAX_IMAGE_BYTES
 
 
 def is_bcolz(path: Path) -> bool:
@@ -137,80 +136,56 @@ def is_bcolz(path: Path) -> bool:
     return (path / _SIZES).is_file()
 
 
-def _read_bcolz(path: Path) -> Pack:
-    try:
+_Content: TypeAlias = "tuple[Sequence[Any], Sequence[Any]]"
+"""Images, and labels of pairs, of which `_checked` makes a pack."""
+
+
+def _read_bcolz(path: Path) -> _Content:
+    with needed("blosc2", f"{path}, a bcolz pack,"):
         import blosc2
-    except ImportError as problem:
-        raise MissingExtraError(
-            f"{path}: a bcolz pack needs blosc2; run pip install blosc2"
-        ) from problem
     labels, images = path.with_name(f"{path.name}_list.npy"), list[bytes]()
-    with reading(labels, PackError, "a bcolz pack has its labels there"):
-        same = read_file(labels)
-    try:
-        issame = np.load(io.BytesIO(same), allow_pickle=False).tolist()
-        count, *size = parse_json(read_file(path / _SIZES))["shape"]
-        stored = parse_json(read_file(path / "meta" / "storage"))
-        step, length = stored["chunklen"], math.prod(size)
-        layout = stored["dtype"], len(size), size[0], 0 < 4 * step * length < _CHUNK_BYTES
-        if layout != ("float32", 3, 3, True):
-            raise ValueError(f"images {size} of {stored['dtype']} in chunks of {step}")
-        for number in range(-(-count // step)):
-            chunk = read_file(path / "data" / f"__{number}.blp", _CHUNK_BYTES)[16:]
-            if struct.unpack_from("<I", chunk, 4)[0] > 4 * step * length:
-                raise ValueError(f"chunk {number} is larger than the array says")
-            values = np.frombuffer(blosc2.decompress(chunk), "<f4")
-            pixels = values[: length * (count - len(images))].reshape(-1, *size) * 127.5 + 127.5
-            if not ((pixels > -0.5) & (pixels < 255.5)).all():
-                raise ValueError(f"chunk {number} has values outside −1…1")
-            images += [
-                cv2.imencode(".png", each)[1].tobytes()
-                for each in np.rint(pixels).astype(np.uint8).transpose(0, 2, 3, 1)
-            ]
-    # Damaged files end in errors of many kinds.
-    except Exception as problem:
-        raise PackError(
-            f"{path}: no bcolz pack of images that can be read ({message_line(problem)}); get or "
-            "make it again"
-        ) from problem
-    return _checked(path, images, issame)
+    with reading(labels, PackError, "a bcolz pack has its labels there", Exception):
+        issame = np.load(io.BytesIO(read_file(labels)), allow_pickle=False).tolist()
+    count, *size = parse_json(read_file(path / _SIZES))["shape"]
+    stored = parse_json(read_file(path / "meta" / "storage"))
+    step, length = stored["chunklen"], math.prod(size)
+    layout = stored["dtype"], len(size), size[0], 0 < 4 * step * length < _CHUNK_BYTES
+    if layout != ("float32", 3, 3, True):
+        raise ValueError(f"images {size} of {stored['dtype']} in chunks of {step}")
+    for number in range(-(-count // step)):
+        chunk = read_file(path / "data" / f"__{number}.blp", _CHUNK_BYTES)[16:]
+        if struct.unpack_from("<I", chunk, 4)[0] > 4 * step * length:
+            raise ValueError(f"chunk {number} is larger than the array says")
+        values = np.frombuffer(blosc2.decompress(chunk), "<f4")
+        pixels = values[: length * (count - len(images))].reshape(-1, *size) * 127.5 + 127.5
+        if not ((pixels > -0.5) & (pixels < 255.5)).all():
+            raise ValueError(f"chunk {number} has values outside −1…1")
+        images += [
+            cv2.imencode(".png", each)[1].tobytes()
+            for each in np.rint(pixels).astype(np.uint8).transpose(0, 2, 3, 1)
+        ]
+    return images, issame
 
 
-def _read_npz(path: Path, content: bytes) -> Pack:
+def _read_npz(path: Path) -> _Content:
     names = ("data", "offsets", "issame")
-    try:
-        arrays, _ = read_arrays(io.BytesIO(content), len(content), names, MAX_PACK_BYTES)
-        data, offsets, issame = (arrays[name] for name in names)
-    except (ArchiveError, KeyError) as problem:
-        raise PackError(
-            f"{path}: this is no pack with the arrays data, offsets and issame ({problem})"
-        ) from problem
+    arrays, _ = read_arrays(path, names, MAX_PACK_BYTES)
+    data, offsets, issame = (arrays[name] for name in names)
     kinds = [(array.dtype.str, array.ndim) for array in (data, offsets, issame)]
     if (
         kinds != [("|u1", 1), ("<i8", 1), ("|b1", 1)]
         or (*offsets[:1], *offsets[-1:]) != (0, len(data))
         or (offsets[1:] <= offsets[:-1]).any()
     ):
-        raise PackError(
-            f"{path}: its arrays, {kinds}, are no bytes of images, offsets that ascend and labels; "
-            "make the pack again"
-        )
-    images = [image.tobytes() for image in np.split(data, offsets[1:-1])]
-    return _checked(path, images, issame.tolist())
+        raise ValueError(f"{kinds} are no bytes of images, offsets that ascend, and labels")
+    return [image.tobytes() for image in np.split(data, offsets[1:-1])], issame.tolist()
 
 
-def _read_pickle(path: Path, content: bytes) -> Pack:
-    try:
-        _check_opcodes(content)
-        images, issame = map(_raw, _Unpickler(content).load())
-        images, issame = [_raw(image) for image in images], list(issame)
-    # Damaged pickles end in many kinds of error (see the documentation of pickle).
-    except Exception as problem:
-        raise PackError(
-            f"{path}: this is no verification pack ({type(problem).__name__}: "
-            f"{str(problem)[:200]}); nothing of the file was executed, get or make the pack again"
-        ) from problem
-    return _checked(path, images, issame)
+def _read_pickle(path: Path) -> _Content:
+    content = read_file(path, MAX_PACK_BYTES)
+    _check_opcodes(content)
+    images, issame = map(_raw, _Unpickler(content).load())
+    return [_raw(image) for image in images], list(issame)
 
 
 def _check_opcodes(content: bytes) -> None:
@@ -278,10 +253,8 @@ class _Unpickler(pickle.Unpickler):
             raise pickle.UnpicklingError("refused, it unfolds to more bytes than the file has")
         return bytes(data)
 
-    def _encode(self, text: str, encoding: object = None) -> bytes:
-        if encoding not in ("latin1", b"latin1"):
-            raise pickle.UnpicklingError(f"refused, _codecs.encode to {str(encoding)[:60]!a}")
-        return self._copied(text.encode("latin1"))
+    def _encode(self, text: str, *_: object) -> bytes:
+        return self._copied(text.encode("latin1"))  # which is all that real packs ask for
 
     def _dtype(self, name: object, *_: object) -> _Array:
         text = name.decode("latin1") if isinstance(name, bytes) else str(name)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from facerec.base.errors import DatasetError
-from facerec.base.files import atomic_path
+from facerec.base.files import atomic_path, reading
 from facerec.base.names import is_missing
 from facerec.records.tables import TextTable
 
@@ -84,17 +84,13 @@ def read_proposals(path: Path) -> list[Proposal]:
 
 def _proposal(fields: Sequence[str], where: str) -> Proposal:
     kind, image, label, proposed, other, score, accept = map(_plain, fields)
-    try:
+    kinds, accepted = ", ".join(get_args(Kind)), accept.lower() in _YES
+    advice = f"write one of {kinds}, a score, yes or no, the label, and an image or a new label"
+    with reading(where, DatasetError, advice, ValueError):
         value = float("nan" if is_missing(score) else score)
-    except ValueError as problem:
-        raise DatasetError(f"{where}: the score {score[:60]!r} is no number") from problem
-    known = kind in get_args(Kind) and accept.lower() in (*_YES, *_NO)
-    if not known or not label or not (image or proposed):
-        raise DatasetError(
-            f"{where}: its kind is {kind[:60]!r} and accept {accept[:60]!r}; write one of "
-            f"{', '.join(get_args(Kind))}, yes or no, the label, and an image or the label to get"
-        )
-    accepted = accept.lower() in _YES
+        known = kind in get_args(Kind) and (accepted or accept.lower() in _NO)
+        if not known or not label or not (image or proposed):
+            raise ValueError(f"its kind is {kind[:60]!r} and accept {accept[:60]!r}")
     return Proposal(kind, image, label, proposed, other, value, accepted)  # type: ignore[arg-type]
 
 

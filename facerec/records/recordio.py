@@ -62,11 +62,10 @@ class RecordFile:
             RecordError: there is no such file, or it is an index.
         """
         self.path = Path(path)
-        if not self.path.is_file():
-            raise RecordError(f"{self.path}: there is no such record file; check the path")
         if kind := other_kind(self.path):
             raise RecordError(kind)
-        self.size = self.path.stat().st_size
+        with reading(self.path, RecordError):
+            self.size = self.path.stat().st_size
         self.damages: list[tuple[int, int, str]] = []
         self._map: mmap.mmap | None = None
 
@@ -125,20 +124,15 @@ class RecordFile:
     def content(self) -> mmap.mmap:
         """The mapped file; slices of it are copies."""
         if self._map is None:
-            with reading(self.path, RecordError), open_file(self.path) as file:
-                if (size := os.fstat(file.fileno()).st_size) != self.size:
-                    raise self._changed(size)
+            with reading(self.path, RecordError, faults=Exception), open_file(self.path) as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         # To read what is no more there would kill the process.
-        if (now := self._map.size()) < self.size:
-            raise self._changed(now)
+        if (now := self._map.size()) != self.size:
+            raise RecordError(
+                f"{self.path}: the file was cut short or changed while it was read, from "
+                f"{self.size:,} bytes to {now:,}; restore it and begin again"
+            )
         return self._map
-
-    def _changed(self, size: int) -> RecordError:
-        return RecordError(
-            f"{self.path}: the file was cut short or changed while it was read, from "
-            f"{self.size:,} bytes to {size:,}; restore it and begin again"
-        )
 
     def _next_beginning(self, position: int) -> int:
         data = self.content
@@ -150,48 +144,31 @@ class RecordFile:
 
     def _walk(self, offset: int, key: int | None = None) -> tuple[list[tuple[int, int]], int]:
         """Return the data ranges of the record's parts and the offset after its padding."""
-        if offset % 4 or not 0 <= offset < self.size:
-            raise self._error(offset, key, f"no record begins here, of {self.size:,} bytes")
-        data, size = self.content, self.size
+        data, position = self.content, offset
         ranges: list[tuple[int, int]] = []
-        position = offset
         while True:
-            if position + 8 > size:
-                raise self._error(position, key, f"the file ends after {size:,} bytes in a record")
-            magic, word = _CHUNK.unpack_from(data, position)
+            # Nothing but zeros follows the end of the file.
+            magic, word = _CHUNK.unpack(data[position : position + 8].ljust(8, b"\0"))
             flag, length = word >> 29, word & MAX_PAYLOAD
-            if magic != MAGIC:
-                problem = f"no magic {MAGIC.hex()} where a record begins: {magic.hex()}"
-                raise self._error(position, key, problem)
-            if flag > 3 or (flag in (0, 1)) != (not ranges):
-                problem = f"a part of a record (continuation flag {flag}) out of place"
-                raise self._error(position, key, problem)
             start = position + 8
-            stop = start + length
-            if stop + -length % 4 > size:
-                problem = f"the record claims {length:,} bytes, but {size - start:,} follow"
-                raise self._error(position, key, problem)
-            position = stop + -length % 4
-            ranges.append((start, stop))
+            end = start + length + -length % 4
+            if magic != MAGIC or flag not in ((2, 3) if ranges else (0, 1)) or end > self.size:
+                keyed = "" if key is None else f", key {key}"
+                raise RecordError(
+                    f"{self.path}{keyed}, offset {position}: no whole "
+                    f"{'part' if ranges else 'record'} begins there, with {magic.hex()} (all have "
+                    f"{MAGIC.hex()}), flag {flag}, and {length:,} bytes where "
+                    f"{max(self.size - start, 0):,} follow; give a record file (.rec), restore "
+                    f"it, or save what is whole with {REPAIR}"
+                )
+            ranges.append((start, start + length))
+            position = end
             if flag in (0, 3):
                 return ranges, position
 
-    def _error(self, offset: int, key: int | None, problem: str) -> RecordError:
-        keyed = "" if key is None else f", key {key}"
-        return RecordError(
-            f"{self.path}{keyed}, offset {offset}: {problem}; give a record file (.rec), restore "
-            f"it, or save what is whole with {REPAIR}"
-        )
-
 
 def encode_record(payload: bytes) -> bytes:
-    """Frame ``payload`` as one record: chunks split at aligned magics, and padding.
-
-    Raises:
-        RecordError: the payload has 2**29 bytes or more.
-    """
-    if len(payload) > MAX_PAYLOAD:
-        raise RecordError(f"a record of {len(payload):,} bytes is too long; store a smaller image")
+    """Frame ``payload`` as one record: chunks split at aligned magics, and padding."""
     words = np.frombuffer(payload, "<u4", len(payload) // 4)
     cuts = (4 * np.flatnonzero(words == MAGIC_WORD)).tolist()
     pieces: list[bytes] = []
@@ -313,9 +290,8 @@ def read_index(path: str | os.PathLike[str], record_size: int) -> RecordIndex:
         RecordError: a line is not two integers, a key or an offset occurs twice, or an offset
             cannot be the beginning of a record.
     """
-    path = Path(path)
-    advice = f"it is damaged or belongs to another file, rebuild it ({REPAIR})"
-    try:
+    advice = f"a line is key TAB offset; it is damaged or of another file, rebuild it ({REPAIR})"
+    with reading(path, RecordError, advice, (OSError, ValueError)):
         # A record has 8 bytes, a line of the index at most 41.
         text = read_file(path, (1 << 20) + 8 * record_size)
         text = text.removeprefix(b"\xef\xbb\xbf").strip()
@@ -323,22 +299,14 @@ def read_index(path: str | os.PathLike[str], record_size: int) -> RecordIndex:
         if text:
             table = np.loadtxt(io.BytesIO(text), np.int64, None, delimiter="\t", ndmin=2)
         keys, offsets = table.T
-    except (OSError, ValueError) as problem:
-        raise RecordError(
-            f"{path}: two integers a line are expected, key TAB offset ({problem}); {advice}"
-        ) from problem
-    wrong = (offsets % 4 != 0) | (offsets > record_size - 8) | (offsets < 0) | (keys < 0)
-    if wrong.any():
-        line = wrong.argmax()
-        raise RecordError(
-            f"{path}, key {keys[line]}: no record can begin at offset {offsets[line]} of a record "
-            f"file of {record_size:,} bytes; {advice}"
-        )
-    for name, values in (("key", keys), ("offset", offsets)):
-        ordered = np.sort(values, kind="stable")  # which is quick where they are in order
-        if (same := ordered[1:] == ordered[:-1]).any():
-            twice = ordered[same.argmax()]
-            raise RecordError(f"{path}: the {name} {twice} stands there twice; {advice}")
+        wrong = (offsets % 4 != 0) | (offsets > record_size - 8) | (offsets < 0) | (keys < 0)
+        ordered = np.sort(table, axis=0, kind="stable")  # which is quick where they are in order
+        twice = ordered[1:][ordered[1:] == ordered[:-1]]
+        if wrong.any() or len(twice):
+            raise ValueError(
+                f"of a record file of {record_size:,} bytes cannot be {table[wrong][:3].tolist()}, "
+                f"and twice stand there {twice[:3].tolist()}"
+            )
     return RecordIndex(keys, offsets)
 
 
@@ -401,7 +369,7 @@ def record_writer(path: Path) -> Iterator[Callable[[bytes, int], int]]:
         offset.
 
     Raises:
-        FacerecError: the disk is full, or a payload is too long.
+        FacerecError: the files cannot be written, as on a full disk.
     """
     with atomic_file(path.with_suffix(".idx")) as index, atomic_file(path) as file:
 

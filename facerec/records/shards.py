@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from facerec.base.errors import DatasetError, FacerecError
-from facerec.base.files import check_regular
+from facerec.base.errors import DatasetError
+from facerec.base.files import check_regular, reading
 from facerec.base.libraries import needed
 
 RECORDS, TAR, PARQUET = ".rec", ".tar", ".parquet"
@@ -93,23 +93,17 @@ def _expanded(text: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def reading_parquet(path: Path) -> Iterator[None]:
-    """Word what goes wrong while a table is read or written.
+def reading_parquet(path: Path, done: str = "read") -> Iterator[None]:
+    """Word what goes wrong while a table is read, or written.
 
     Raises:
         DatasetError: anything did.
         MissingExtraError: pyarrow is not installed.
     """
-    try:
+    with (
+        reading(path, DatasetError, "check the table, or write it again", Exception, done),
+        needed("'facerec[parquet]'", str(path)),
+    ):
         if path.exists():
             check_regular(path)
-        with needed("'facerec[parquet]'", str(path)):
-            yield
-    except FacerecError:
-        raise
-    # Damaged files end in errors of many kinds.
-    except Exception as problem:
-        raise DatasetError(
-            f"{path}: the table cannot be read or written ({type(problem).__name__}: "
-            f"{str(problem)[:200]}); check the file, or write it again"
-        ) from problem
+        yield

@@ -13,31 +13,24 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from facerec.base.errors import DatasetError, FacerecError
+from facerec.base.errors import DatasetError
 from facerec.base.files import LIST, read_file, reading
 from facerec.base.names import same_name
 
 
-def read_text(path: Path, error: type[FacerecError] = DatasetError) -> str:
+def read_text(path: Path) -> str:
     """Return a text file as UTF-8 or UTF-16 has it, with LF alone as ends, and names composed.
 
     Raises:
-        FacerecError: of that kind: it cannot be read or is no text.
+        DatasetError: it cannot be read or is no text.
     """
-    with reading(path, error):
+    advice = "check that this is the right file, or save it as text in UTF-8"
+    with reading(path, DatasetError, advice, (OSError, ValueError)):
         content = read_file(path, LIST)
-    wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    try:
+        wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
         text = content.decode("utf-16" if wide else "utf-8-sig")
-    except UnicodeDecodeError as problem:
-        line = content.count(b"\n", 0, problem.start) + 1
-        raise error(
-            f"{path}, line {line}: this is no UTF-8 text (byte {problem.start}); check that this "
-            "is the right file, or save it as UTF-8"
-        ) from problem
-    if "\0" in text:
-        line = text.count("\n", 0, text.index("\0")) + 1
-        raise error(f"{path}, line {line}: this is no text (a NUL byte); save it as UTF-8")
+        if "\0" in text:
+            raise ValueError("it has NUL bytes")
     return same_name(text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
@@ -46,22 +39,16 @@ class TextTable:
 
     Args:
         path: the file.
-        error: what is raised where the file is wrong.
         called: columns that the file calls otherwise: the usual name → the file's.
 
     Raises:
-        FacerecError: of that kind: the file cannot be read, is no text, names a column twice, or
-            has none of a name in ``called``.
+        DatasetError: the file cannot be read, is no text, or has none, or several columns, of a
+            name in ``called``.
     """
 
-    def __init__(
-        self,
-        path: str | Path,
-        error: type[FacerecError] = DatasetError,
-        called: Mapping[str, str] | None = None,
-    ) -> None:
-        self.path, self._error = Path(path), error
-        text = read_text(self.path, error)
+    def __init__(self, path: str | Path, called: Mapping[str, str] | None = None) -> None:
+        self.path = Path(path)
+        text = read_text(self.path)
         first = text.partition("\n")[0]
         separator = next((mark for mark in ",;\t" if mark in first), ",")
         # Line by line: a file in memory would hold four bytes of each character.
@@ -76,11 +63,6 @@ class TextTable:
         self.columns = [
             wanted.get(own, "" if own in wanted.values() else own) for own in self.columns
         ]
-        doubled = [name for name in self.columns if name and self.columns.count(name) > 1]
-        if doubled:
-            raise error(
-                f"{self.where(self.line)}: the column {doubled[0][:60]!r} occurs twice; rename one"
-            )
 
     def where(self, line: int) -> str:
         """Name a line, for messages."""
@@ -90,19 +72,20 @@ class TextTable:
         """Yield the number of each line and its fields in some columns, without outer blanks.
 
         Raises:
-            FacerecError: a column is missing, or a line has more or fewer fields than the first.
+            DatasetError: a column is missing or there twice, or a line has more or fewer fields
+                than the first.
         """
         columns = [same_name(name) for name in columns]
         self._check(columns)
         if odd := sorted(self._called.difference(columns)):
-            raise self._error(
+            raise DatasetError(
                 f"{self.path}: {odd[0][:60]!r} is no column that is read here; those are "
                 f"{', '.join(columns)[:200]}"
             )
         places = [self.columns.index(name) for name in columns]
         for line, fields in self._rows:
             if len(fields) != len(self.columns):
-                raise self._error(
+                raise DatasetError(
                     f"{self.where(line)}: {len(fields)} fields where the first line has "
                     f"{len(self.columns)}; mend the line (a field with the separator in it needs "
                     "quotes)"
@@ -110,12 +93,12 @@ class TextTable:
             yield line, tuple([fields[place] for place in places])
 
     def _check(self, columns: Sequence[str]) -> None:
-        if missing := [name for name in columns if name not in self.columns]:
+        if wrong := [name for name in columns if self.columns.count(name) != 1]:
             listed = ", ".join(self.columns[:20])[:200] or "none"
-            lacking = ", ".join(repr(name[:60]) for name in missing[:20])
-            raise self._error(
-                f"{self.where(self.line)}: there is no column {lacking} (there are {listed}); the "
-                f"first line names the columns {', '.join(columns)[:200]}"
+            lacking = ", ".join(repr(name[:60]) for name in wrong[:20])
+            raise DatasetError(
+                f"{self.where(self.line)}: there is no column {lacking}, or there are two (of "
+                f"{listed}); the first line names each of {', '.join(columns)[:200]}"
             )
 
     def _read(self) -> Iterator[tuple[int, list[str]]]:
@@ -125,7 +108,7 @@ class TextTable:
                 if any(stripped):
                     yield self._reader.line_num, stripped
         except csv.Error as problem:
-            raise self._error(
+            raise DatasetError(
                 f"{self.where(self._reader.line_num)}: this is no CSV ({problem}); name a text "
                 "table, as .csv, or mend the line (often half a pair of quotation marks)"
             ) from problem

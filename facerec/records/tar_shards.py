@@ -40,6 +40,7 @@ from facerec.records.images import (
     passed_over,
     suffix_kind,
     text_array,
+    width,
 )
 from facerec.records.npz import ArchiveError, read_arrays, write_arrays
 from facerec.records.shards import TAR, shard_paths
@@ -189,7 +190,9 @@ def index_shard(path: Path) -> Index:
             member twice or two images.
     """
     passed, people = Counter[str](), set[str]()
-    with reading(path, DatasetError), open_file(path) as file:
+    advice = "copy it again; a compressed shard must be unpacked first (gunzip)"
+    # Damaged headers end in errors of many kinds.
+    with reading(path, DatasetError, advice, Exception), open_file(path) as file:
         stamp = _stamp(path)
         groups = _groups(path, file, passed)
         labels = {key: _label(path, file, fields, key) for key, fields in groups.items()}
@@ -206,10 +209,8 @@ def index_shard(path: Path) -> Index:
             people.add(_text(label))
         passed.update(fields.keys())
     texts = [row[0] for row in rows], [row[1] for row in rows]
-    widths = [max(map(len, column), default=0) or 1 for column in texts]
-    if sum(widths) * len(rows) > max(1 << 26, 8 * sum(map(len, texts[0] + texts[1]))):
-        raise DatasetError(f"{path}: a key or label has {max(widths):,} bytes; shorten it")
-    kind = [("key", f"S{widths[0]}"), ("label", f"S{widths[1]}"), ("offset", "i8"), ("size", "i8")]
+    long = [width(column, str(path)) or 1 for column in texts]
+    kind = [("key", f"S{long[0]}"), ("label", f"S{long[1]}"), ("offset", "i8"), ("size", "i8")]
     known = np.array([json.dumps([passed, sorted(people)]).encode()])
     return {"samples": np.array(rows, kind), "account": known, "stamp": stamp}
 
@@ -221,7 +222,7 @@ _Groups = dict[bytes, dict[str, tuple[int, int]]]
 def _groups(path: Path, file: IO[bytes], passed: Counter[str]) -> _Groups:
     """Return what may be a sample, in the order of the shard; count the other members."""
     groups: _Groups = {}
-    for member in _members(path, file, passed):
+    for member in _members(file, passed):
         folder, _, name = member.name.rpartition("/")
         parts = (part for part in (*folder.split("/"), name) if part not in (".", ".."))
         # Names with two underscores are WebDataset's own notes on a shard.
@@ -245,42 +246,25 @@ def _groups(path: Path, file: IO[bytes], passed: Counter[str]) -> _Groups:
     return groups
 
 
-def _members(path: Path, file: IO[bytes], passed: Counter[str]) -> Iterator[tarfile.TarInfo]:
-    """Yield the plain files of a tar; what is no whole tar ends in a sentence.
-
-    tarfile itself takes a header that it cannot read for the end.
-    """
-    size = os.fstat(file.fileno()).st_size
-    end = 0
-    try:
-        archive = tarfile.TarFile(fileobj=file, encoding="utf-8", errors="surrogateescape")
-        while (member := archive.next()) is not None:
-            archive.members = []  # type: ignore[attr-defined]  # millions would stay in memory
-            stop = member.offset_data + member.size
-            if not end <= member.offset_data <= stop <= size or member.issparse():
-                raise tarfile.ReadError(
-                    f"{printable(member.name)[:80]!r} is truncated, or stored with holes"
-                )
-            end = archive.offset
-            if member.isreg():
-                yield member
-            elif not member.isdir():
-                linked = member.issym() or member.islnk()
-                passed["link" if linked else "special file"] += 1
-        file.seek(end)
-        if len(last := file.read(512)) < 512 or any(last):
-            raise tarfile.ReadError("truncated or damaged")
-        while rest := file.read(1 << 20):
-            if any(rest):
-                raise tarfile.ReadError("there is more, as where tars were joined with cat")
-    except (DatasetError, OSError):
-        raise
-    # Damaged headers end in errors of many kinds.
-    except Exception as problem:
-        raise DatasetError(
-            f"{path}: no whole tar after byte {end:,} ({str(problem)[:200] or 'it is empty'}); "
-            "copy it again; a compressed shard must be unpacked first (gunzip)"
-        ) from problem
+def _members(file: IO[bytes], passed: Counter[str]) -> Iterator[tarfile.TarInfo]:
+    """Yield the plain files of a tar; what is no whole tar ends in an error."""
+    size, end = os.fstat(file.fileno()).st_size, 0
+    archive = tarfile.TarFile(fileobj=file, encoding="utf-8", errors="surrogateescape")
+    while (member := archive.next()) is not None:
+        archive.members = []  # type: ignore[attr-defined]  # millions would stay in memory
+        stop = member.offset_data + member.size
+        if not end <= member.offset_data <= stop <= size or member.issparse():
+            raise tarfile.ReadError(f"{member.name[:80]!r} is truncated, or stored with holes")
+        end = archive.offset
+        if member.isreg():
+            yield member
+        elif not member.isdir():
+            linked = member.issym() or member.islnk()
+            passed["link" if linked else "special file"] += 1
+    # tarfile takes a header that it cannot read for the end, behind which are zeros alone.
+    file.seek(end)
+    if size < end + 512 or any(map(any, iter(lambda: file.read(1 << 20), b""))):
+        raise tarfile.ReadError(f"truncated, damaged or joined with cat after byte {end:,}")
 
 
 def _label(
@@ -289,25 +273,22 @@ def _label(
     """Return the label of a sample in UTF-8 and its field, both empty if it has none."""
     for field in _LABELS:
         offset, size = fields.get(field, (0, 0))
-        if field not in fields or (field == ".txt" and size > _MAX_NUMBER):  # a caption
+        caption = field == ".txt"
+        if field not in fields or (caption and size > _MAX_NUMBER):
             continue
-        try:
+        advice = "write it again, as a label in UTF-8 or JSON"
+        with reading(f"{path}, sample {_text(key)}, {field}", DatasetError, advice, ValueError):
             if size > _MAX_LABEL:
                 raise ValueError(f"{size:,} bytes, at most {_MAX_LABEL:,} are read")
             content = os.pread(file.fileno(), size, offset)
-            value = parse_json(content) if field == ".json" else content.decode("utf-8")
+            value: Any = content.decode(errors="replace" if caption else "strict")
+            if field == ".json":
+                value = parse_json(value)
             if isinstance(value, dict):
                 known = (value[name] for name in LABEL_KEYS if value.get(name) is not None)
                 value = next(known, None)
             if isinstance(value, bool) or not isinstance(value, (int, str, type(None))):
                 raise ValueError(f"{str(value)[:40]!r} is no whole number and no text")
-        except ValueError as problem:
-            if field == ".txt":
-                continue
-            raise DatasetError(
-                f"{path}, sample {_text(key)}: its {field} is not the label in UTF-8 or JSON that "
-                f"it should be ({str(problem)[:100]}); write it again"
-            ) from problem
         text = _utf8("" if value is None else str(value).strip())
         if text and (field != ".txt" or _NUMBER.fullmatch(text)):
             return text, field
@@ -318,7 +299,7 @@ def _read_index(path: Path, stamp: NDArray[np.int64]) -> Index | None:
     """Return the index of a shard as it is now, if there is a sound one."""
     try:
         names = ("samples", "account", "stamp")
-        index, _ = read_arrays(path, path.stat().st_size, names, _MAX_INDEX)
+        index, _ = read_arrays(path, names, _MAX_INDEX)
         samples = index["samples"]
         kinds = [samples.dtype[name].kind for name in ("key", "label", "offset", "size")]
         sound = np.array_equal(index["stamp"], stamp) and (samples.ndim, kinds) == (1, [*"SSii"])

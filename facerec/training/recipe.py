@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from facerec.backbones import Backbone, Preprocessing
 from facerec.base.errors import RecipeError
@@ -103,7 +103,6 @@ class Recipe(Checked):
     Every field can be set on the command line by its dotted name, `--optimizer.lr 0.05`.
     """
 
-    retired: ClassVar = ("tensorboard",)
     data: Data = field(default_factory=lambda: Data(Path("data/train")))
     sampling: Literal["shuffle", "balanced"] = "shuffle"
     """Order of images: shuffle visits every image once in an epoch, or as often as the weight of

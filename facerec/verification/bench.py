@@ -143,7 +143,8 @@ def pack_bench(path: str | Path) -> Bench:
     images that same pairs connect are taken for one subject.
 
     Raises:
-        PackError: the pack or its file of names is missing, unsafe or malformed.
+        PackError: the pack is missing, unsafe or malformed.
+        DatasetError: its file of names is malformed.
     """
     pack = read_pack(path)
     images = PackImages(pack)

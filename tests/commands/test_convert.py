@@ -108,7 +108,7 @@ def test_a_failure_leaves_nothing(
     refused(main, *lfw, "--out", out)
     assert list((tmp_path / "p").iterdir()) == []
     last.unlink()
-    assert f"{last}: the image cannot be read" in refused(main, *lfw, "--out", out)
+    assert f"{last}: cannot be read" in refused(main, *lfw, "--out", out)
 
 
 @pytest.mark.parametrize(

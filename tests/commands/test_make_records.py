@@ -66,10 +66,10 @@ def test_stopped_between_its_last_moves_it_leaves_no_set_and_can_run_again(
     ("arguments", "words"),
     [
         (["in"], "give --out"),
-        (["in", "--out", "out"], "in/a/1.jpg: neither a JPEG"),
-        (["in", "--out", "out", "--unpack", "--repair"], "give one of them"),
-        (["none.rec", "--out", "out", "--unpack"], "no such record file"),
-        (["none.rec", "--repair"], "no such record file"),
+        (["in", "--out", "out"], "in/a/1.jpg: cannot be read (no JPEG"),
+        (["in", "--out", "out", "--unpack", "--repair"], "one of --unpack, --repair"),
+        (["none.rec", "--out", "out", "--unpack"], "none.rec: cannot be read"),
+        (["none.rec", "--repair"], "none.rec: cannot be read"),
         (["in", "--out", "in"], "lies inside the folder of the images"),
     ],
 )

@@ -193,7 +193,7 @@ def test_table_of_points(tmp_path: Path, ending: str, mark: str) -> None:
             ],
             "of 2 lines 2 are like .*come as nose, right corner of mouth, right eye, left eye",
         ),
-        ([line("a", face_template()), "b\0" + ",1" * 9 + ",\0"], "line 3: "),
+        ([line("a", face_template()), "b\0" + ",1" * 9 + ",\0"], "NUL bytes"),
         ([line("x" * 200_000, face_template())], "line 2: "),
     ],
 )

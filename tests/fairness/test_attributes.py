@@ -122,7 +122,7 @@ def test_names_and_columns_join_in_any_form(tmp_path: Path) -> None:
     [
         (b"image_id,subject,race\na,b,c\n", ["line 1", "no column 'subject_id'"]),
         (b"image_id,subject_id,race\na,b,c\n", ["1 lines", "no label_source"]),
-        (b"image_id,subject_id,race,race,label_source\n", ["'race'", "twice"]),
+        (b"image_id,subject_id,race,race,label_source\n", ["'race'", "two"]),
         (b"image_id,subject_id,race,label_source\n", ["no line below"]),
         (b"image_id,subject_id,race,label_source\na,,c,d\n", ["line 2", "subject_id is empty"]),
         (b"image_id,subject_id,race,label_source\na,b,,d\n", ["column race is empty"]),

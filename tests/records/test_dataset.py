@@ -78,13 +78,14 @@ def test_samples_are_the_decoded_files(kind: str, pack: Path, folder: Path) -> N
     [(0, None), (2, "fork"), pytest.param(2, "spawn", marks=pytest.mark.integration)],
 )
 def test_the_loader_gives_the_same_batches_with_any_workers(
-    workers: int, method: str | None, pack: Path
+    workers: int, method: str | None, pack: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("facerec.records.dataset._START_METHOD", method)
     dataset = open_dataset(Data(pack, augmentation=ALL), seed=1)
     dataset[0]  # the file is mapped before the workers start
     rows = [[3, 29, 0], [11, 12, 13, 14], [7], [28, 1]]
     sampler = Batches(rows)
-    loader = BatchLoader(dataset, sampler, workers=workers, start_method=method)  # type: ignore[arg-type]
+    loader = BatchLoader(dataset, sampler, workers=workers)  # type: ignore[arg-type]
     for epoch in (0, 1):
         sampler.epoch = epoch
         batches = list(loader)

@@ -84,10 +84,10 @@ def test_a_cut_jpeg_is_refused(jpeg: bytes, cut: int) -> None:
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
-        (b"", "it is empty"),
+        (b"", "begins with b''"),
         (b"hello, world", "begins with b.hello, world"),
-        (b"GIF89a" + b"\0" * 100, "neither a JPEG nor a PNG"),
-        (b"\xff\xd8\xff\xd9", "does not decode"),
+        (b"GIF89a" + b"\0" * 100, "no JPEG, PNG"),
+        (b"\xff\xd8\xff\xd9", "cannot be read"),
     ],
 )
 def test_what_is_no_image_is_refused(data: bytes, sentence: str) -> None:
@@ -257,7 +257,7 @@ CHEAP = {
 @pytest.mark.parametrize("name", COSTLY)
 def test_what_would_cost_much_is_refused(name: str) -> None:
     for size in ((112, 112), None):
-        with pytest.raises(ImageError, match=r"does not decode|scans|is needed"):
+        with pytest.raises(ImageError, match=r"cannot be read|is needed"):
             decode_image(COSTLY[name], "x", size)
 
 

@@ -259,15 +259,8 @@ def test_too_many_keys_for_float32(tmp_path, monkeypatch):
     assert (records.layout, records.labels.tolist()) == ("im2rec", [2, 2, 0, 5])
 
 
-@pytest.mark.parametrize(
-    ("items", "words"),
-    [
-        ([], "no images"),
-        ([(0, "a\tb", b"x")], "name cannot stand"),
-    ],
-)
-def test_what_the_writer_refuses(tmp_path, items, words):
+def test_what_the_writer_refuses(tmp_path):
     (tmp_path / "property").write_text("old")
-    with pytest.raises(RecordError, match=rf"train\.rec.*{words}"):
-        write_image_records(tmp_path / "train", items, num_classes=9)
+    with pytest.raises(RecordError, match=r"train\.rec.*name cannot stand"):
+        write_image_records(tmp_path / "train", [(0, "a\tb", b"x")], num_classes=9)
     assert read_files(tmp_path) == {"property": b"old"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ GOOD = {"a": np.arange(6.0).reshape(2, 3), "b": np.array("text")}
 
 
 def read(path: Path, limit: int = 1 << 20) -> tuple[dict[str, Any], list[str]]:
-    return read_arrays(path, path.stat().st_size, ("a", "b", "absent"), limit)
+    return read_arrays(path, ("a", "b", "absent"), limit)
 
 
 def npy(header: str, body: bytes, version: int = 1) -> bytes:
@@ -44,7 +43,7 @@ HEADER = "{'descr': '%s', 'fortran_order': False, 'shape': (%s)}"
         (npy(HEADER % ("<f8", "1099511627776,"), bytes(8)), "a"),
         (npy(HEADER % ("<f8", "-1, -1"), bytes(8)), "announces"),
         (npy(HEADER % ("|O", "1,"), b"cos\nsystem"), "pickled"),
-        (npy(HEADER % ("<f8", ""), bytes(8), 3), "version .3, 0"),
+        (npy(HEADER % ("<f8", ""), bytes(8), 3), "3, 0"),
         (npy("(" * 3000, b""), "Error"),
         (npy(HEADER % ("<U2", "1,"), b"\xff" * 4 + bytes(4)), "0xffffffff"),
     ],
@@ -65,6 +64,7 @@ def test_a_small_file_does_not_become_a_large_one(tmp_path: Path) -> None:
         read(path, 1 << 30)
 
 
-def test_bytes_that_are_no_archive() -> None:
+def test_bytes_that_are_no_archive(tmp_path: Path) -> None:
+    (tmp_path / "x.npz").write_bytes(b"nothing")
     with pytest.raises(ArchiveError, match="BadZipFile"):
-        read_arrays(io.BytesIO(b"nothing"), 7, ("a",), 100)
+        read(tmp_path / "x.npz")

@@ -58,7 +58,7 @@ def test_bcolz_packs_hold_the_pixels_that_were_put_in(tmp_path):
         rgb = np.asarray(Image.open(io.BytesIO(image))).transpose(2, 0, 1)
         np.testing.assert_array_equal(rgb[::-1], bgr)
     (folder / "data" / "__1.blp").write_bytes(b"blpk" + bytes(40))
-    with pytest.raises(PackError, match="no bcolz pack"):
+    with pytest.raises(PackError, match="lfw: cannot be read"):
         read_pack(folder)
 
 
@@ -205,7 +205,7 @@ ENCODE = b"c_codecs\nencode\n"
         (b"Np-1\n.", "byte 1, .*PUT"),
         (b"\x80\x02" + NDARRAY + b"M\xff\xff\x85R.", ""),
         (b"\x80\x02" + RECONSTRUCT + b"NN\x86b.", ""),
-        (b"\x80\x02" + ENCODE + b"X\x01\x00\x00\x00aX\x03\x00\x00\x00zip\x86R.", "encode to 'zip'"),
+        (b"\x80\x02" + ENCODE + b"X\x01\x00\x00\x00aX\x03\x00\x00\x00zip\x86R.", ""),
         (b"\x80\x02cnumpy.core.multiarray\nscalar\nK\x01\x85R.", ""),
         (b"\x80\x02cnumpy\ncore.multiarray.scalar\n.", "global numpy.core.multiarray.scalar"),
         (b"\x80\x02c" + b"a" * 9999 + b"\nb\n.", "global a{59}"),
@@ -216,7 +216,7 @@ ENCODE = b"c_codecs\nencode\n"
     ],
 )
 def test_hostile_opcodes(nothing_happens, content, words):
-    with pytest.raises(PackError, match=rf"some\.bin: this is no ver.*{words}") as caught:
+    with pytest.raises(PackError, match=rf"some\.bin: cannot be read.*{words}") as caught:
         read_pack(pack_file(nothing_happens, content))
     assert len(str(caught.value)) < 600
 

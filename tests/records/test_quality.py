@@ -43,7 +43,7 @@ def test_columns_are_found(
 @pytest.mark.parametrize(
     ("text", "column", "words"),
     [
-        ("who,q\na.jpg,1\n", "", "no column 'image_id' (there are who, q)"),
+        ("who,q\na.jpg,1\n", "", "no column 'image_id', or there are two (of who, q)"),
         ("id,x,y\na.jpg,1,2\n", "", "2 columns hold numbers alone, of x, y"),
         ("id,x,y\na.jpg,u,v\n", "", "0 columns hold numbers alone, of x, y"),
         ("id,x,y\na.jpg,1,2\n", ":z", "no column 'z'"),

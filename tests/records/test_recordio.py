@@ -119,8 +119,8 @@ def test_broken_files(shared_data, name):
 
 def test_broken_index_files(shared_data):
     folder = shared_data / "records/broken"
-    for name, words in (("idx_past_end", "key 4: .*32300"), ("idx_garbage", "two integers")):
-        with pytest.raises(RecordError, match=rf"{name}\.idx.* {words}"):
+    for name, words in (("idx_past_end", ".*32300"), ("idx_garbage", ".*key TAB offset")):
+        with pytest.raises(RecordError, match=rf"{name}\.idx.*{words}"):
             by_key(folder / f"{name}.rec")
         # The last record of idx_past_end is good as well, only not reached by its index.
         assert rebuild_index(RecordFile(folder / f"{name}.rec")).offsets.tolist() == [
@@ -175,14 +175,14 @@ def test_writer_and_readers_round_trip(contents, random):
 @pytest.mark.parametrize(
     ("content", "offset", "words"),
     [
-        (chunk(0, b"abcd") + chunk(2, b"efgh"), 12, "flag [23].* out of place"),
-        (chunk(1, b"abcd") + chunk(0, b"efgh"), 12, "flag [01].* out of place"),
-        (chunk(1, b"abcd") + chunk(2, b"efgh"), 24, "ends after 24 bytes"),
-        (chunk(4, b"abcd"), 0, "flag 4.* out of place"),
-        (chunk(0, b"abcd", length=5), 0, "claims 5 bytes, but 4 follow"),
-        (chunk(0, b"abc")[:-1], 0, "claims 3 bytes, but 3 follow"),  # the padding is missing
-        (chunk(0, b"abcd") + MAGIC, 12, "ends after 16 bytes"),
-        (chunk(0, b"abcd") + b"not a magic.", 12, "no magic 0a23d7ce .* 6e6f7420"),
+        (chunk(0, b"abcd") + chunk(2, b"efgh"), 12, "flag 2"),
+        (chunk(1, b"abcd") + chunk(0, b"efgh"), 12, "part .* flag 0"),
+        (chunk(1, b"abcd") + chunk(2, b"efgh"), 24, "part .* 0 follow"),
+        (chunk(4, b"abcd"), 0, "flag 4"),
+        (chunk(0, b"abcd", length=5), 0, "5 bytes where 4 follow"),
+        (chunk(0, b"abc")[:-1], 0, "3 bytes where 3 follow"),  # the padding is missing
+        (chunk(0, b"abcd") + MAGIC, 12, "record begins .* 0 follow"),
+        (chunk(0, b"abcd") + b"not a magic.", 12, r"6e6f7420 \(all have 0a23d7ce"),
     ],
 )
 def test_grammar(tmp_path, content, offset, words):
@@ -217,17 +217,17 @@ def test_index_forms(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (b"0\t0\n1 8\n", "two integers"),
-        (b"0\t0\n1\t6\n", "key 1: no record can begin at offset 6"),
-        (b"0\t0\n-1\t8\n", "key -1: no record can begin"),
-        (b"0\t0\n1\t8\n0\t16\n", "the key 0 stands there twice"),
-        (b"7\t0\n5\t8\n6\t8\n", "the offset 8 stands there twice"),
-        (b"0\t0\n1\t9223372036854775808\n", "two integers"),
+        (b"0\t0\n1 8\n", "key TAB offset"),
+        (b"0\t0\n1\t6\n", r"cannot be \[\[1, 6\]\]"),
+        (b"0\t0\n-1\t8\n", r"cannot be \[\[-1, 8\]\]"),
+        (b"0\t0\n1\t8\n0\t16\n", r"twice .*\[0\]"),
+        (b"7\t0\n5\t8\n6\t8\n", r"twice .*\[8\]"),
+        (b"0\t0\n1\t9223372036854775808\n", "key TAB offset"),
         (b"0\t0\n1\t" + b"1" * (3 << 20), "at most are read"),
     ],
 )
 def test_index_errors(tmp_path, text, words):
-    with pytest.raises(RecordError, match=rf"a\.idx.* {words}"):
+    with pytest.raises(RecordError, match=rf"a\.idx: .*{words}"):
         read_text_index(tmp_path, text, size=100)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from facerec.base.errors import DatasetError, PackError
+from facerec.base.errors import DatasetError
 from facerec.records.tables import TextTable
 
 ROWS = [("Ann/1.jpg", "Ann"), ("Jürgen/2, rechts.jpg", "Jürgen"), ("c", "")]
@@ -43,23 +43,22 @@ def test_blanks_and_empty_lines_do_not_count(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"", r"t.csv, line 1: there is no column 'a' \(there are none\)"),
-        (b"b,c\n1,2\n", r"line 1: there is no column 'a' \(there are b, c\)"),
-        (b"a,a\n", "line 1: the column 'a' occurs twice"),
+        (b"", r"t.csv, line 1: there is no column 'a'.*\(of none\)"),
+        (b"b,c\n1,2\n", r"line 1: there is no column 'a'.*\(of b, c\)"),
+        (b"a,a\n", "line 1: there is no column 'a', or there are two"),
         (b"a,b\n1,2\n1\n", "line 3: 1 fields where the first line has 2"),
         (b"a,b\n1,2,3\n", "line 2: 3 fields where the first line has 2"),
         (b'a,b\n1,2\n1,"2\n', "line 3: this is no CSV"),
-        (b"a,b\n1,2\nM\xfcller,2\n", "line 3: this is no UTF-8"),
-        (b"a,b\n1,2\n1,\0\n", "line 3: this is no text .*NUL"),
+        (b"a,b\n1,2\nM\xfcller,2\n", "codec can't decode.* save it as text in UTF-8"),
+        (b"a,b\n1,2\n1,\0\n", "NUL bytes.* save it as text in UTF-8"),
         (b"a,b\n" + b"x" * (1 << 18), "line 2: this is no CSV .*limit"),
     ],
 )
 def test_what_is_wrong_is_named_by_its_line(tmp_path: Path, content: bytes, sentence: str) -> None:
     path = write(tmp_path / "t.csv", content)
-    for error in (DatasetError, PackError):
-        with pytest.raises(error, match=sentence) as found:
-            list(TextTable(path, error).rows(["a"]))
-        assert len(str(found.value)) < 600 and "\n" not in str(found.value)
+    with pytest.raises(DatasetError, match=sentence) as found:
+        list(TextTable(path).rows(["a"]))
+    assert len(str(found.value)) < 600 and "\n" not in str(found.value)
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ from facerec.fairness.findings import (
     working_threshold,
 )
 from facerec.fairness.groupings import POOLED, UNKNOWN, Grouping, members
-from facerec.fairness.norm_errors import mated_pairs, norm_errors
+from facerec.fairness.norm_errors import MOST_MATED, mated_pairs, norm_errors
 from facerec.fairness.norms import SubjectNorms, norm_figures
 from facerec.fairness.one_to_many import OtherSubjects, SearchPlan, search_groups
 from facerec.fairness.rates import ListedPairs, Thresholds, all_pairs_rates, listed_rates
@@ -54,9 +54,6 @@ from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.rates import turned
 from facerec.verification.bench import Bench, Pairs
 from facerec.verification.evaluation import rows_of
-
-MOST_MATED = 2**25
-"""Mated pairs up to which norms and errors of pairs are held against each other."""
 
 FIXED_HERE = (
     "In the comparison with the baseline both models have thresholds fixed on the non-mated pairs "
@@ -98,12 +95,12 @@ def audit_embeddings(
 
     Raises:
         DatasetError: images that do not join, normalised embeddings, no group with enough
-            subjects, one attribute to intersect, or a reference group that is not shown.
+            subjects, or a reference group that is not shown.
         MetricError: an impossible target, arrays that do not fit together, or an image that is
             needed and has no embedding.
     """
     groups = tuple(attributes.groups)
-    combinations = settings.combinations(groups, str(attributes.path))
+    combinations = settings.combinations(groups)
     joined = join(attributes, embeddings, combinations[len(groups) :], source)
     shown = with_groups(joined.groupings, joined.exclusions)
     subjects, notes = joined.subjects, changing(joined.exclusions, joined.groupings)
@@ -141,15 +138,11 @@ def audit_embeddings(
         measured[names.QUALITY] = quality.values
         notes += sentences(quality.note)
     for grouping, (of, values) in itertools.product(shown, measured.items()):
-        rows += _norm_error_rows(grouping, mated, values, subjects, threshold, of)
+        rows += norm_errors(grouping, mated, values, subjects, threshold, of)
     protocol = None
     if searches is not None:
-        try:
-            found, protocol = search_groups(embeddings, joined, shown, searches, others)
-            rows += found
-        except MetricError as problem:
-            protocol = str(problem)
-            rows.append(names.row("", "FPIR", Estimate(None, remark=protocol)))
+        found, protocol = search_groups(embeddings, joined, shown, searches, others)
+        rows += found
     if baseline is not None:
         changes, remarks = compare_models(
             baseline,
@@ -235,11 +228,7 @@ def conclude(
         for row in thresholds[thresholds["status"] == "unresolved"].itertuples()
     ]
     groups = {
-        one.name: {
-            "shown": list(one.names),
-            "pooled": list(one.pooled),
-            "suppressed": list(one.suppressed),
-        }
+        one.name: {"shown": one.names, "pooled": one.pooled, "suppressed": one.suppressed}
         for one in formed
         if one.names
     }
@@ -346,34 +335,7 @@ def _norm_rows(sample: SubjectNorms, settings: AuditSettings) -> Iterator[names.
     for group, figures in norm_figures(sample).items():
         for figure, estimate in figures.items():
             yield names.row(sample.name, figure, estimate, group)
-    try:
-        yield from associate(sample, settings.permutations, settings.replicates, settings.seed)
-    except MetricError as problem:
-        lacking = Estimate(None, total=len(sample.groups), remark=f"no comparison: {problem}")
-        yield names.row(sample.name, names.ETA2, lacking)
-
-
-def _norm_error_rows(
-    grouping: Grouping,
-    mated: tuple[NDArray[np.floating], NDArray[np.int64]] | None,
-    values: NDArray[np.float64],
-    subjects: NDArray[np.int64],
-    threshold: float | None,
-    of: str,
-) -> list[names.Row]:
-    """Return what norms, or a quality, have to do with errors of mated pairs at a threshold.
-
-    ``mated`` are scores and sides of mated pairs, None where there are too many.
-    """
-    try:
-        if threshold is None:
-            raise MetricError("no target has a threshold on these data")
-        if mated is None:
-            raise MetricError(f"there are more than {MOST_MATED:,} mated pairs")
-        return list(norm_errors(grouping, *mated, values, subjects, threshold, of))
-    except MetricError as problem:
-        lacking = Estimate(None, remark=str(problem))
-        return [names.row(grouping.name, names.AREA, lacking, at=names.At(basis=of))]
+    yield from associate(sample, settings.permutations, settings.replicates, settings.seed)
 
 
 def _change_rows(grouping: Grouping, change: Change) -> Iterator[names.Row]:

@@ -24,7 +24,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from facerec.base.defaults import AUDIT_FPIR_TARGETS
-from facerec.base.errors import DatasetError, MetricError
+from facerec.base.errors import DatasetError
 from facerec.base.limits import Checked, Seed
 from facerec.cosines.searches import nearest_entries
 from facerec.embedding.extraction import Embeddings
@@ -81,16 +81,6 @@ def draw_galleries(
     enrolled = np.zeros(subjects.size, bool)
     enrolled[np.lexsort((chance, subjects))[np.cumsum(images) - images]] = True
     return half, enrolled
-
-
-def _templates(
-    vectors: NDArray[np.floating], subjects: NDArray[np.int64], count: int
-) -> NDArray[np.float64]:
-    """Return the unit vectors of the images to enrol, by subject, ``(G, D)``; NaN without one."""
-    templates = np.full((count, vectors.shape[1]), np.nan)
-    units = vectors.astype(np.float64)
-    templates[subjects] = units / np.linalg.norm(units, axis=1, keepdims=True)
-    return templates
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,15 +140,15 @@ class OtherSubjects:
                 f"galleries of one size alone, and those audited have {size:,}; give more than "
                 f"{size:,} subjects, or leave out --threshold-from or --one-to-many"
             )
-        _, enrolled = draw_galleries(self.subjects, self.ids, seed)
-        templates = _templates(self.vectors[enrolled], self.subjects[enrolled], self.count)
+        vectors, subjects = self.vectors, self.subjects
+        _, enrolled = draw_galleries(subjects, self.ids, seed)
         order = np.random.default_rng((seed, 2)).permutation(self.count)
         best = []
         for start in range(0, self.count - size + 1, size):
-            entries = np.sort(order[start : start + size])
-            probes = np.flatnonzero(~np.isin(self.subjects, entries))
+            inside = np.isin(subjects, order[start : start + size])
+            probes, entries = ~inside, inside & enrolled
             nearest = nearest_entries(
-                self.vectors[probes], self.subjects[probes], templates[entries], entries
+                vectors[probes], subjects[probes], vectors[entries], subjects[entries]
             )
             best.append(nearest.scores[:, 0])
         return np.concatenate(best)
@@ -173,23 +163,21 @@ def _search_both(
         A row a search: the image; its subject; whether the subject is in the gallery (``mated``);
         the best score with another subject's entry, the subject of that entry and the second best;
         the score with the subject's own entry (``mate``). And the gallery of each subject,
-        ``(G,)``, `NOBODY` without a template.
+        ``(G,)``, `NOBODY` of whom no image is enrolled.
     """
     images = np.flatnonzero(joined.subjects != UNKNOWN)
     subjects, acquired = joined.subjects[images], joined.acquired[images]
     placed, enrolled = draw_galleries(subjects, ids[images], seed)
-    there = enrolled & acquired
-    templates = _templates(vectors[images[there]], subjects[there], placed.size)
-    half = placed[subjects]
-    placed[np.isnan(templates[:, 0])] = NOBODY
+    half, there = placed[subjects], enrolled & acquired
+    placed[np.setdiff1d(subjects, subjects[there])] = NOBODY
     searches = []
     for gallery in range(_HALVES):
         # An enrolled image would find itself; whoever failed to enrol has no mate to find.
         mated = (placed[subjects] == gallery) & ~enrolled
         probes = np.flatnonzero((mated | (half != gallery)) & acquired)
-        entries = np.flatnonzero(placed == gallery)
+        entries = np.flatnonzero(there & (half == gallery))
         found = nearest_entries(
-            vectors[images[probes]], subjects[probes], templates[entries], entries
+            vectors[images[probes]], subjects[probes], vectors[images[entries]], subjects[entries]
         )
         searches.append(
             pd.DataFrame(
@@ -199,7 +187,7 @@ def _search_both(
                     "mated": mated[probes],
                     "best": found.scores[:, 0],
                     # Without an entry the row is −1, which takes the last one.
-                    "entry": np.append(entries, NOBODY)[found.entries[:, 0]],
+                    "entry": np.append(subjects[entries], NOBODY)[found.entries[:, 0]],
                     "second": found.scores[:, 1],
                     "mate": found.mate,
                 }
@@ -226,10 +214,8 @@ def search_groups(
 
     Raises:
         DatasetError: the reference is no group that is shown, or too few other subjects.
-        MetricError: an impossible target, or no search of a kind.
+        MetricError: an impossible target.
     """
-    for target in plan.targets:
-        parse_rate(target)
     shown = [name for grouping in groupings for name in grouping.names]
     if plan.reference is not None and plan.reference not in shown:
         raise DatasetError(
@@ -239,11 +225,6 @@ def search_groups(
     assert embeddings.ids is not None  # else nothing would have been joined
     searches, placed = _search_both(embeddings.vectors, embeddings.ids, joined, plan.seed)
     mated, made = int(searches.mated.sum()), len(searches)
-    if not mated or mated == made:
-        raise MetricError(
-            f"{mated} of {made} searches are mated; identification needs both kinds, so some "
-            "subjects with two images or more"
-        )
     entries = np.bincount(placed[placed != NOBODY]).tolist()
     protocol = (
         f"{placed.size:,} subjects were split into two halves by seed {plan.seed}. Each half "

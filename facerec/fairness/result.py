@@ -10,14 +10,12 @@ import numpy as np
 import pandas as pd
 
 from facerec.base.defaults import FMR_TARGETS, PERMUTATIONS, REPLICATES
-from facerec.base.errors import DatasetError
 from facerec.base.limits import Checked, Seed
 from facerec.fairness.groupings import ALL_GROUPS, EVERYBODY
 from facerec.fairness.norms import SubjectNorms
 from facerec.fairness.rows import NOWHERE, At, places
 from facerec.report import tidy
 from facerec.report.conclusions import Conclusion
-from facerec.statistics.operating_points import parse_rate
 
 SCHEMA = "facerec.audit/3"
 
@@ -39,21 +37,10 @@ class AuditSettings(Checked):
     threshold: float | None = None
     """Score at which rates are counted too, and which all sentences are about."""
 
-    def combinations(self, groups: Sequence[str], source: str) -> list[tuple[str, ...]]:
-        """Return the attributes, alone and intersecting; refuse what no audit can do.
-
-        Raises:
-            DatasetError: one attribute to intersect.
-            MetricError: an impossible target.
-        """
-        for target in self.targets:
-            parse_rate(target)
-        if self.intersect and len(groups) < 2:
-            raise DatasetError(
-                f"{source}: an intersection needs two attributes or more, found "
-                f"{', '.join(groups)}; name another one or leave it out"
-            )
-        return [(group,) for group in groups] + ([tuple(groups)] if self.intersect else [])
+    def combinations(self, groups: Sequence[str]) -> list[tuple[str, ...]]:
+        """Return the attributes, alone and intersecting; one intersects with none but itself."""
+        several = self.intersect and len(groups) > 1
+        return [(group,) for group in groups] + [tuple(groups)] * several
 
 
 DEFAULTS = AuditSettings()

@@ -68,12 +68,11 @@ def audit_scores(
         inputs: the files behind all this, for the report.
 
     Raises:
-        DatasetError: a group is recorded nowhere or nobody says how, no group can be shown, or one
-            attribute to intersect.
+        DatasetError: a group is recorded nowhere or nobody says how, or no group can be shown.
         MetricError: an impossible target, or no mated or no impostor score.
     """
     groups = tuple(dict.fromkeys(groups))
-    combinations = settings.combinations(groups, name)
+    combinations = settings.combinations(groups)
     pairs, unscored = scored.pairs(), np.repeat(np.isnan(scored.scores), 2)
     known = pairs.subjects is not None
     who = infer_subjects(pairs, 2 * len(pairs)) if pairs.subjects is None else pairs.subjects

@@ -88,7 +88,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Audit:
 def test_rows_hold_what_was_counted(found: Audit) -> None:
     rows = found.rows
     assert found.groupings == ["race", "sex", "race × sex"]
-    assert found.facts["groups"]["race"]["suppressed"] == ["Dun"]
+    assert found.facts["groups"]["race"]["suppressed"] == ("Dun",)
     assert found.facts["failures"] == 1 and found.facts["subjects"] == 101
     where = {"grouping": "race", "group": "Amber"}
     assert names.value_of(rows, names.SUBJECTS, "size", **where) == 40

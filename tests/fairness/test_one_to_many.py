@@ -218,5 +218,12 @@ def test_impossible_requests_are_refused(tmp_path: Path) -> None:
         search(embeddings, joined, PLAN, others)
     with pytest.raises(DatasetError, match="nobody"):
         OtherSubjects.of(Embeddings(vectors, norms, True), "C.npz")
-    with pytest.raises(MetricError, match="both kinds"):
-        search(embeddings, replace(joined, subjects=np.arange(len(joined.subjects))))
+
+
+def test_without_mated_searches_the_others_are_counted(tmp_path: Path) -> None:
+    embeddings, joined = people(tmp_path)
+    found = search(embeddings, replace(joined, subjects=np.arange(len(joined.subjects))))
+    at = At("1e-1", EVERYBODY)
+    alarms, misses = (one(found, figure, EVERYBODY, at) for figure in ("FPIR", "FNIR"))
+    assert alarms.denominator == len(joined.subjects) and alarms.value <= 0.1
+    assert misses.remark == "no search" and np.isnan(misses.value)

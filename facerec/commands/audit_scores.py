@@ -7,7 +7,6 @@ from pathlib import Path
 
 import tyro
 
-from facerec.base.errors import DatasetError
 from facerec.base.limits import Number
 from facerec.commands.audit import (
     GROUPS,
@@ -63,11 +62,6 @@ def audit_scores(
     at = -threshold if threshold is not None and distances else threshold
     settings, subject = precision.settings(at), compared.subject
     groups, called = named_columns(compared.columns, compared.group)
-    if not groups:
-        raise DatasetError(f"{scores}: nothing says which groups to compare; give --group")
-    for path in (scores, threshold_from):
-        if path is not None and path.suffix.lower() == ".npz":
-            raise DatasetError(f"{path}: it holds embeddings; audit these with facerec audit")
     labels = None
     if attributes is not None:
         inferred = precision.allow_inferred_labels

@@ -23,15 +23,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from facerec.base.defaults import AUDIT_FPIR_TARGETS
 from facerec.base.errors import DatasetError
-from facerec.base.limits import Checked, Seed
 from facerec.cosines.searches import nearest_entries
 from facerec.embedding.extraction import Embeddings
 from facerec.fairness import rows as names
 from facerec.fairness.attributes import Joined
 from facerec.fairness.differentials import FEW_ERRORS
 from facerec.fairness.groupings import EVERYBODY, OTHERS, UNKNOWN, Grouping, members
+from facerec.fairness.settings import SearchPlan
 from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.operating_points import (
@@ -45,18 +44,6 @@ from facerec.statistics.searches import NOBODY, ratio_interval, search_share
 Mask = NDArray[np.bool_]
 
 _HALVES = 2
-
-
-@dataclass(frozen=True)
-class SearchPlan(Checked):
-    """What an audit of identification looks at."""
-
-    targets: tuple[str, ...] = AUDIT_FPIR_TARGETS
-    """Target FPIRs, taken exactly."""
-    reference: str | None = None
-    """Group on which thresholds are set too, and with which others are compared."""
-    seed: Seed = 0
-    """Seed of the split of subjects and of the choice of images."""
 
 
 def draw_galleries(
@@ -201,6 +188,7 @@ def search_groups(
     joined: Joined,
     groupings: Sequence[Grouping],
     plan: SearchPlan,
+    seed: int,
     others: OtherSubjects | None = None,
 ) -> tuple[list[names.Row], str]:
     """Return identification by group as rows, and how galleries and searches were made.
@@ -209,7 +197,8 @@ def search_groups(
         embeddings: N raw ones, with ids.
         joined: their subjects; failures to acquire stay images.
         groupings: with a group to show.
-        plan: targets, reference, galleries and templates.
+        plan: targets and reference.
+        seed: of the split of subjects and of the choice of images.
         others: set the thresholds for everybody on these subjects.
 
     Raises:
@@ -223,11 +212,11 @@ def search_groups(
             f"({', '.join(shown[:20])}); name one of these"
         )
     assert embeddings.ids is not None  # else nothing would have been joined
-    searches, placed = _search_both(embeddings.vectors, embeddings.ids, joined, plan.seed)
+    searches, placed = _search_both(embeddings.vectors, embeddings.ids, joined, seed)
     mated, made = int(searches.mated.sum()), len(searches)
     entries = np.bincount(placed[placed != NOBODY]).tolist()
     protocol = (
-        f"{placed.size:,} subjects were split into two halves by seed {plan.seed}. Each half "
+        f"{placed.size:,} subjects were split into two halves by seed {seed}. Each half "
         "was enrolled once, with one image, drawn by the seed, as a template, in galleries of "
         f"{' and '.join(f'{size:,}' for size in entries)} subjects. Other images of "
         f"enrolled subjects made {mated:,} mated searches, all images of the other half "
@@ -235,7 +224,7 @@ def search_groups(
     )
     of_others = None
     if others is not None:
-        of_others = others.best_scores(max(entries), plan.seed)
+        of_others = others.best_scores(max(entries), seed)
         protocol += (
             f" Thresholds were set on {others.count:,} subjects of {others.name}, by "
             f"{of_others.size:,} non-mated searches in galleries of {max(entries):,} of them."
@@ -289,7 +278,7 @@ def _by_group(
         beaten = is_mated & (best >= mate)
     bar = np.where(is_mated, mate, np.float32(np.inf))
     yield from rates(names.RANK_1, names.NOWHERE, beaten, bar, is_mated)
-    for (basis, scores), target in itertools.product(bases.items(), plan.targets):
+    for (basis, scores), target in itertools.product(bases.items(), plan.fpir):
         # The lowest threshold whose FPIR does not exceed the target.
         ordered = np.sort(scores)[::-1]
         lowest = step_threshold(ordered, allowed_accepts(target, scores.size), best, second, mate)

@@ -1,4 +1,4 @@
-"""What an audit is asked, and what it found."""
+"""What an audit found."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from facerec.base.defaults import FMR_TARGETS, PERMUTATIONS, REPLICATES
-from facerec.base.limits import Checked, Seed
 from facerec.fairness.groupings import ALL_GROUPS, EVERYBODY
 from facerec.fairness.norms import SubjectNorms
 from facerec.fairness.rows import NOWHERE, At, places
@@ -18,32 +16,6 @@ from facerec.report import tidy
 from facerec.report.conclusions import Conclusion
 
 SCHEMA = "facerec.audit/3"
-
-
-@dataclass(frozen=True)
-class AuditSettings(Checked):
-    """What is asked."""
-
-    intersect: bool = False
-    """Make the combinations of all attributes groups too."""
-    targets: tuple[str, ...] = FMR_TARGETS
-    """Nominal FMRs, taken exactly."""
-    permutations: int = PERMUTATIONS
-    """Permutations of the test on norms."""
-    replicates: int = REPLICATES
-    """Resamples of the subjects."""
-    seed: Seed = 0
-    """Seed of permutations and resamples."""
-    threshold: float | None = None
-    """Score at which rates are counted too, and which all sentences are about."""
-
-    def combinations(self, groups: Sequence[str]) -> list[tuple[str, ...]]:
-        """Return the attributes, alone and intersecting; one intersects with none but itself."""
-        several = self.intersect and len(groups) > 1
-        return [(group,) for group in groups] + [tuple(groups)] * several
-
-
-DEFAULTS = AuditSettings()
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ PLACE = ["figure", "target", "group", "other"]
 """Columns that tell one figure of a model from its others."""
 
 # Figures of norms.
-NORM, IMAGE_NORM = "mean norm of subjects", "mean norm of images"
+NORM = "mean norm of subjects"
 BETWEEN, WITHIN = "SD of norms between subjects", "SD of norms within subjects"
 ETA2, WELCH, DETECTABLE = "η² of norms", "Welch's F of norms", "detectable η² of norms"
 DELTA = "Cliff's δ of norms"

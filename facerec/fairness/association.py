@@ -25,6 +25,7 @@ from facerec.fairness.variance_shares import (
     resampled,
 )
 from facerec.report.estimate import Estimate
+from facerec.statistics.influences import share_below
 from facerec.statistics.intervals import Interval
 from facerec.statistics.multiplicity import holm
 
@@ -122,8 +123,7 @@ def _placements(x: Array, y: Array) -> tuple[float, float, float]:
     Brunner and Munzel, Biometrical Journal 42, 2000.
     """
     n, m = len(x), len(y)
-    ordered = np.sort(x), np.sort(y)
-    over = _share_below(ordered[1], x), _share_below(ordered[0], y)
+    over = share_below(np.sort(y), x), share_below(np.sort(x), y)
     win = float(over[0].mean())
     if min(n, m) < 2:
         return win, 0.0, 0.0
@@ -133,9 +133,3 @@ def _placements(x: Array, y: Array) -> tuple[float, float, float]:
         return win, 0.0, 0.0
     freedom = total**2 / (variances[0] ** 2 / (n - 1) + variances[1] ** 2 / (m - 1))
     return win, math.sqrt(total), freedom
-
-
-def _share_below(ordered: Array, values: Array) -> Array:
-    """Return the share of ``ordered`` that lies below each value, equal ones counted half."""
-    below = np.searchsorted(ordered, values) + np.searchsorted(ordered, values, side="right")
-    return below / (2 * len(ordered))

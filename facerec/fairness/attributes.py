@@ -251,12 +251,14 @@ def join(
     check_raw(norms, source)
     exclusions: list[Exclusion] = []
     lines, rows = _match(attributes, ids, source, exclusions)
-    subjects = np.full(len(ids), UNKNOWN)
-    subjects[rows] = np.unique(attributes.subjects[lines], return_inverse=True)[1].reshape(-1)
-    labels = {
-        name: _labels(attributes, name, lines, rows, len(ids), exclusions)
-        for name in attributes.groups
-    }
+    subjects, who = np.full(len(ids), UNKNOWN), attributes.subjects[lines]
+    subjects[rows] = np.unique(who, return_inverse=True)[1].reshape(-1)
+    labels, places = {}, attributes.lines[lines]
+    for name, values in attributes.groups.items():
+        # A contradiction anywhere in the file counts, also on lines that were not joined.
+        torn = np.isin(who, contradictory(attributes.subjects, values))
+        labels[name] = np.full(len(ids), "", values.dtype)
+        labels[name][rows] = usable_values(name, values[lines], torn, places, who, exclusions)
     combinations = [*((name,) for name in attributes.groups), *map(tuple, intersections)]
     norms = np.where(np.isfinite(norms), norms, np.nan)
     numbers, groupings = form_groupings(combinations, labels, subjects, norms > 0)
@@ -451,22 +453,3 @@ def usable_values(
         concerned = None if subjects is None else subjects[gone]
         _exclude(exclusions, reason, positions[gone], concerned, attribute=attribute, kind=kind)
     return np.where(torn, "", values)
-
-
-def _labels(
-    attributes: Attributes,
-    name: str,
-    lines: NDArray[np.int64],
-    rows: NDArray[np.int64],
-    size: int,
-    exclusions: list[Exclusion],
-) -> NDArray[np.str_]:
-    """Return the value of an attribute for each image, empty where it cannot be used."""
-    values, subjects = attributes.groups[name], attributes.subjects[lines]
-    # A contradiction anywhere in the file counts, also on lines that were not joined.
-    torn = np.isin(subjects, contradictory(attributes.subjects, values))
-    labels = np.full(size, "", values.dtype)
-    labels[rows] = usable_values(
-        name, values[lines], torn, attributes.lines[lines], subjects, exclusions
-    )
-    return labels

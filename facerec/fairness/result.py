@@ -27,10 +27,10 @@ class Finding:
     conclusion: Conclusion
     detail: str
     """What it rests on, its p-value, and what would have been detected or why that is unknown."""
-    exploratory: bool
-    """Whether it is anything but the one test declared in advance."""
     ratio: float | None = None
     """Ratio of the rates of two groups, the larger first but in searches; None of other figures."""
+    exploratory: bool = True
+    """Whether it is anything but the one test declared in advance."""
 
     @property
     def text(self) -> str:

@@ -133,7 +133,10 @@ def audit_embeddings(
     for grouping in shown:
         rows += size_rows(grouping, subjects, ~joined.acquired, images=True)
         rows += _refused_rows(grouping, embeddings, joined)
-        rows += _norm_rows(SubjectNorms.of(joined.norms, subjects, grouping), settings)
+        sample = SubjectNorms.of(joined.norms, subjects, grouping)
+        for group, figures in norm_figures(sample).items():
+            rows += [names.row(grouping.name, *one, group) for one in figures.items()]
+        rows += associate(sample, settings.permutations, settings.replicates, settings.seed)
     how: dict[str, Any] = {"targets": settings.fmr, "thresholds": thresholds}
     how |= {"family": joined.family, "given": threshold}
     try:
@@ -176,7 +179,7 @@ def audit_embeddings(
     facts = {
         "inputs": list(inputs),
         "label_sources": list(attributes.label_sources),
-        "banner": INFERRED if attributes.inferred else None,
+        "banner": INFERRED if attributes.inferred else "",
         "images": int(np.count_nonzero(subjects != UNKNOWN)),
         "subjects": int(subjects.max()) + 1,
         "failures": int(np.count_nonzero((subjects != UNKNOWN) & ~joined.acquired)),
@@ -344,14 +347,6 @@ def _looked_at(embeddings: Embeddings, joined: Joined) -> Iterator[str]:
         )
     subjects = np.where(joined.subjects == UNKNOWN, "", joined.subjects.astype(np.str_))
     yield from sentences(constant(embeddings), alike_note(embeddings, subjects))
-
-
-def _norm_rows(sample: SubjectNorms, settings: AuditSettings) -> Iterator[names.Row]:
-    """Yield the norms of each group, and their association with the groups."""
-    for group, figures in norm_figures(sample).items():
-        for figure, estimate in figures.items():
-            yield names.row(sample.name, figure, estimate, group)
-    yield from associate(sample, settings.permutations, settings.replicates, settings.seed)
 
 
 def _change_rows(grouping: Grouping, change: Change) -> Iterator[names.Row]:

@@ -297,8 +297,7 @@ def _searches(rows: pd.DataFrame, grouping: str) -> Iterator[Finding]:
 def _changes(rows: pd.DataFrame, grouping: str, at: At) -> Iterator[Finding]:
     """Yield what changes from the baseline in η² and in the differentials of FMR and FNMR."""
     for figure, target, *_ in (ETA2, *(geomean_of(of, at.target) for of in NAMES)):
-        where = (rows["figure"] == figure) & (rows["target"] == target)
-        found = rows[where & (rows["grouping"] == grouping)]
+        found = names.select(rows, figure, None, grouping=grouping, target=target)
         of = {row["model"]: estimate_of(row) for row in records(found)}
         change = of.get(names.CHANGE)
         if change is None or change.value is None or change.interval is None:

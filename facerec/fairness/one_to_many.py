@@ -264,7 +264,7 @@ def _by_group(
         alone = events & (best >= bar) & (second < bar)
         entry = np.where(alone, searches.entry, NOBODY)
         shares = {}
-        for name, inside in _members(grouping, of_search):
+        for name, inside in members(grouping.names, of_search, EVERYBODY):
             at = among & inside
             probes = searches.subject[at]
             shares[name] = search_share(events[at], probes, entry[at], placed) if at.any() else None
@@ -289,17 +289,11 @@ def _by_group(
         if found.value is not None:
             yield from rates("FPIR", where, ~is_mated & (best >= lowest), lowest, ~is_mated)
             yield from rates("FNIR", where, is_mated & (mate < lowest), math.inf, is_mated)
-    for name, images in _members(grouping, grouping.codes):
+    for name, images in members(grouping.names, grouping.codes, EVERYBODY):
         there = np.unique(subjects[images & (subjects != UNKNOWN)])
         failed = placed[there] == NOBODY
         share = ClusteredShare.from_mated_counts(failed, np.ones(there.size))
         yield names.row(grouping.name, names.NOT_ENROLLED, names.rate(share), name)
-
-
-def _members(grouping: Grouping, codes: NDArray[np.int64]) -> list[tuple[str, Mask]]:
-    """Return which entries of codes are of each group, and at last those of everybody."""
-    groups = [*members(grouping.names, codes)][:-1]
-    return [*groups, (EVERYBODY, np.ones(codes.size, bool))]
 
 
 def _ratio(share: ClusteredShare | None, base: ClusteredShare | None, name: str) -> Estimate:

@@ -48,7 +48,8 @@ class Audit:
     """Everything that a report says."""
 
     facts: Mapping[str, Any]
-    """The head of ``audit.json``: inputs, settings, counts, what was left out; JSON types."""
+    """The head of ``audit.json``: inputs, settings, counts, what was left out, and the ``banner``
+    that every page must carry, if any; JSON types."""
     rows: pd.DataFrame
     """All figures, see `facerec.fairness.rows`."""
     at: At
@@ -97,11 +98,6 @@ class Audit:
         table = values.set_axis(pd.MultiIndex.from_frame(rows[["grouping", "group", "figure"]]))
         sizes = rows["figure"][rows["kind"] == "size"].unique()
         return table.unstack(sort=False).astype(dict.fromkeys(sizes, "Int64"))
-
-    @property
-    def banner(self) -> str:
-        """What every page must carry, if anything."""
-        return str(self.facts["banner"] or "")
 
     @property
     def records(self) -> list[dict[str, Any]]:

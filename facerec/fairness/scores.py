@@ -105,7 +105,7 @@ def audit_scores(
     facts = {
         "inputs": list(inputs),
         "label_sources": list(label_sources),
-        "banner": INFERRED if inferred else None,
+        "banner": INFERRED if inferred else "",
         "pairs": int(np.count_nonzero(stay)),
         "subjects": int(subjects.max()) + 1 if known else None,
         "failures": int(np.count_nonzero(stay & np.isnan(scored.scores))),

@@ -29,7 +29,7 @@ from facerec.fairness.attributes import Attributes, join, read_attributes
 from facerec.fairness.audit import audit_embeddings
 from facerec.fairness.baseline import READING, TWO_MODELS, Change, Key, compare_models, interval_of
 from facerec.fairness.groupings import Grouping
-from facerec.fairness.result import AuditSettings
+from facerec.fairness.settings import AuditSettings
 from facerec.report.estimate import Estimate
 from facerec.report.words import limits, number
 from facerec.training import Recipe
@@ -155,7 +155,7 @@ def study(
             audited = audit_embeddings(
                 embeddings,
                 attributes,
-                settings=AuditSettings(targets=targets, replicates=replicates),
+                settings=AuditSettings(fmr=targets, replicates=replicates),
                 source=f"seed {seed} {arm}",
             )
             sides.append(embeddings)

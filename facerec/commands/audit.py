@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from facerec.base.defaults import AUDIT_FPIR_TARGETS, FMR_TARGETS, PERMUTATIONS, REPLICATES
 from facerec.base.errors import DatasetError
-from facerec.base.limits import MOST, Cosine, Flags, Limits, Seed
+from facerec.base.limits import Cosine, Flags
 from facerec.commands.cli import Console, command_line, exact_rates, named_columns, run_command
 from facerec.commands.sources import open_image_benches
+from facerec.fairness.settings import SETTINGS, AuditSettings, SearchPlan
 from facerec.report.progress import progress_bar
 
 if TYPE_CHECKING:
+    from facerec.fairness.one_to_many import OtherSubjects
     from facerec.fairness.rates import Thresholds
-    from facerec.fairness.result import Audit, AuditSettings
+    from facerec.fairness.result import Audit
 
 NOT_KNOWN = ", of which it is not known whether it is the same model"
 
@@ -40,48 +41,7 @@ class Groups(Flags):
     its own."""
 
 
-@dataclass(frozen=True)
-class Precision(Flags):
-    """How exactly."""
-
-    fmr: tuple[str, ...] = FMR_TARGETS
-    """False match rates, as 1e-3,1e-4, at which thresholds are set; never rounded."""
-    # The fewest with which a test can reject at 5 %, and with an order statistic in both tails.
-    permutations: Annotated[int, Limits(19, MOST)] = PERMUTATIONS
-    """Permutations in the test on norms."""
-    replicates: Annotated[int, Limits(40, MOST)] = REPLICATES
-    """Bootstrap samples of the subjects, for intervals."""
-    seed: Seed = 0
-    """Seed of permutations and bootstrap samples."""
-    intersect: bool = False
-    """Also take the combinations of all groups as groups."""
-    allow_inferred_labels: bool = False
-    """Accept groups of which label_source does not say how they were recorded (self-reported,
-    annotated by people, document, study); every page then says so."""
-
-    def settings(self, threshold: float | None) -> AuditSettings:
-        """Return what the audit takes of them."""
-        from facerec.fairness.result import AuditSettings
-
-        how = exact_rates(self.fmr), self.permutations, self.replicates, self.seed
-        return AuditSettings(self.intersect, *how, threshold)
-
-
-@dataclass(frozen=True)
-class OneToMany(Flags):
-    """Identification (1:N) by group."""
-
-    one_to_many: bool = False
-    """Also audit identification: half of the subjects are enrolled and all are searched for, then
-    the other half; FPIR, FNIR and rank 1 by group."""
-    fpir: tuple[str, ...] = AUDIT_FPIR_TARGETS
-    """With --one-to-many: target FPIRs of the thresholds, as 1e-2,2e-3; never rounded."""
-    reference: str | None = None
-    """With --one-to-many: group on which thresholds are set too, and with which the others are
-    compared; by default the one with most subjects."""
-
-
-GROUPS, PRECISION = Groups(), Precision()
+GROUPS, NO_SEARCHES = Groups(), SearchPlan()
 
 
 def audit(
@@ -95,8 +55,8 @@ def audit(
     quality: str | None = None,
     baseline: Path | None = None,
     compared: tyro.conf.OmitArgPrefixes[Groups] = GROUPS,
-    precision: tyro.conf.OmitArgPrefixes[Precision] = PRECISION,
-    searches: tyro.conf.OmitArgPrefixes[OneToMany] = OneToMany(),
+    settings: tyro.conf.OmitArgPrefixes[AuditSettings] = SETTINGS,
+    searches: tyro.conf.OmitArgPrefixes[SearchPlan] = NO_SEARCHES,
 ) -> Any:
     """Audit embedding norms and error rates by recorded groups of people.
 
@@ -124,7 +84,7 @@ def audit(
         baseline: embeddings of the same images by another model, such as one trained without SEC:
             say what changed, paired on the same images.
         compared: whose groups are compared, and what tables call their columns.
-        precision: error rates, tests and intervals.
+        settings: error rates, tests and intervals.
         searches: identification (1:N).
     """
     from facerec.embedding.check import ROLES
@@ -132,26 +92,23 @@ def audit(
     from facerec.embedding.space import Space
     from facerec.fairness.attributes import read_attributes
     from facerec.fairness.audit import audit_embeddings
-    from facerec.fairness.one_to_many import OtherSubjects, SearchPlan
+    from facerec.fairness.one_to_many import OtherSubjects
     from facerec.fairness.page import check_audit_folder
-    from facerec.fairness.rates import pooled
     from facerec.records.quality import read_quality
-    from facerec.verification.scoring import score_all_pairs
 
     console = Console()
     check_audit_folder(out)
-    (groups, called), plan = named_columns(compared.columns, compared.group), None
+    groups, called = named_columns(compared.columns, compared.group)
     stored = {role: called.pop(role) for role in ROLES if role in called}
-    settings = precision.settings(threshold)
-    if searches != OneToMany():
-        plan = SearchPlan(exact_rates(searches.fpir), searches.reference, precision.seed)
-        if threshold_from is not None and not is_embeddings(threshold_from):
-            raise DatasetError(
-                f"{threshold_from}: scores of pairs set no threshold for --one-to-many, which must "
-                "hold for the best score in a gallery; give embeddings that say who is on the "
-                "images, or leave one of both flags out"
-            )
-    inferred = precision.allow_inferred_labels
+    settings = replace(settings, fmr=exact_rates(settings.fmr))
+    plan = replace(searches, fpir=exact_rates(searches.fpir)) if searches != NO_SEARCHES else None
+    if plan and threshold_from is not None and not is_embeddings(threshold_from):
+        raise DatasetError(
+            f"{threshold_from}: scores of pairs set no threshold for --one-to-many, which must "
+            "hold for the best score in a gallery; give embeddings that say who is on the images, "
+            "or leave one of both flags out"
+        )
+    inferred = settings.allow_inferred_labels
     labels = read_attributes(
         attributes, groups, subject=compared.subject, allow_inferred=inferred, called=called
     )
@@ -169,28 +126,24 @@ def audit(
     model = audited.note.get("model", {})
     about = {key: model.get(key) for key in ("name", "sha256", "preprocessing")}
     inputs[0] |= {"images": len(audited.vectors), "flip": audited.flip, "model": about}
+    thresholds: Thresholds | OtherSubjects | None = None
+    if threshold_from is not None and is_embeddings(threshold_from):
+        apart = read_embeddings(threshold_from, columns=stored)
+        names = f"{threshold_from} and the audited images"
+        unknown = NOT_KNOWN if Space.of(apart).compare(Space.of(audited), names) else ""
+        thresholds = OtherSubjects.of(apart, f"{threshold_from.name}{unknown}")
+    elif threshold_from is not None:
+        thresholds = fix_on_scores(threshold_from, settings.fmr)
     with progress_bar(console) as show:
-        thresholds, others = None, None
-        if threshold_from is not None and is_embeddings(threshold_from):
-            apart = read_embeddings(threshold_from, columns=stored)
-            names = f"{threshold_from} and the audited images"
-            unknown = NOT_KNOWN if Space.of(apart).compare(Space.of(audited), names) else ""
-            others = OtherSubjects.of(apart, threshold_from.name)
-            scored = score_all_pairs(
-                others.vectors, others.subjects, fpr=settings.targets, progress=show
-            )
-            thresholds = pooled(f"threshold setting on {others.name}{unknown}", scored.points)
-        elif threshold_from is not None:
-            thresholds = fix_on_scores(threshold_from, settings.targets)
         result = audit_embeddings(
             audited,
             labels,
             settings=settings,
-            pairs=bench,
+            threshold=threshold,
             thresholds=thresholds,
+            pairs=bench,
             baseline=other,
             searches=plan,
-            others=others,
             quality=qualities,
             inputs=inputs,
             source=str(embeddings),

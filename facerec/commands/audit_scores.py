@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import tyro
 
-from facerec.base.errors import DatasetError
 from facerec.base.limits import Number
 from facerec.commands.audit import (
     GROUPS,
-    PRECISION,
     Groups,
-    Precision,
     files_read,
     fix_on_scores,
     tell_audit,
 )
-from facerec.commands.cli import Console, named_columns, run_command
+from facerec.commands.cli import Console, exact_rates, named_columns, run_command
 from facerec.commands.embedder import print_notes
+from facerec.fairness.settings import SETTINGS, AuditSettings
 
 
 def audit_scores(
@@ -30,7 +29,7 @@ def audit_scores(
     threshold: Number | None = None,
     threshold_from: Path | None = None,
     compared: tyro.conf.OmitArgPrefixes[Groups] = GROUPS,
-    precision: tyro.conf.OmitArgPrefixes[Precision] = PRECISION,
+    settings: tyro.conf.OmitArgPrefixes[AuditSettings] = SETTINGS,
 ) -> None:
     """Audit error rates by recorded groups from scores alone, of any system.
 
@@ -51,7 +50,7 @@ def audit_scores(
             both rates.
         threshold_from: set the thresholds on these other labelled scores (.csv).
         compared: whose groups are compared, and what tables call their columns.
-        precision: error rates, tests and intervals.
+        settings: error rates, tests and intervals.
     """
     from facerec.fairness.attributes import read_attributes
     from facerec.fairness.page import check_audit_folder
@@ -61,16 +60,11 @@ def audit_scores(
     console = Console()
     check_audit_folder(out)
     at = -threshold if threshold is not None and distances else threshold
-    settings, subject = precision.settings(at), compared.subject
+    settings, subject = replace(settings, fmr=exact_rates(settings.fmr)), compared.subject
     groups, called = named_columns(compared.columns, compared.group)
-    if not groups:
-        raise DatasetError(f"{scores}: nothing says which groups to compare; give --group")
-    for path in (scores, threshold_from):
-        if path is not None and path.suffix.lower() == ".npz":
-            raise DatasetError(f"{path}: it holds embeddings; audit these with facerec audit")
     labels = None
     if attributes is not None:
-        inferred = precision.allow_inferred_labels
+        inferred = settings.allow_inferred_labels
         labels = read_attributes(attributes, groups, subject=subject, allow_inferred=inferred)
     asked = () if labels is not None else groups
     scored = read_scores(scores, distances=distances, groups=asked, subject=subject, called=called)
@@ -78,15 +72,15 @@ def audit_scores(
         print_notes([f"no score of {scores} reaches --threshold {threshold:g}"], console)
     thresholds = None
     if threshold_from is not None:
-        thresholds = fix_on_scores(threshold_from, settings.targets, distances, called)
+        thresholds = fix_on_scores(threshold_from, settings.fmr, distances, called)
     result = audit(
         scored,
         groups,
         name=scores.name,
         settings=settings,
-        attributes=labels,
+        threshold=at,
         thresholds=thresholds,
-        allow_inferred=precision.allow_inferred_labels,
+        attributes=labels,
         inputs=files_read(scores=scores, attributes=attributes, calibration=threshold_from),
     )
     tell_audit(result, out, console)

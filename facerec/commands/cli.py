@@ -193,10 +193,13 @@ def named_columns(
     """Return columns of groups, and what a table calls other columns, from ``NAME=COLUMN`` each.
 
     Raises:
-        RecipeError: without ``=``.
+        RecipeError: without ``=``, or without any group.
     """
     called = called_columns(values)
-    return listed((*group, called.pop("group", ""))), called
+    groups = listed((*group, called.pop("group", "")))
+    if not groups:
+        raise RecipeError("say whose groups to compare: --group and the columns that hold them")
+    return groups, called
 
 
 def called_columns(values: Collection[str]) -> dict[str, str]:

@@ -16,13 +16,14 @@ from facerec.base.errors import DatasetError
 from facerec.base.files import atomic_path, check_no_links
 from facerec.base.limits import Count
 from facerec.base.recipe import load_recipe
-from facerec.commands.audit import Groups, Precision, audit
+from facerec.commands.audit import Groups, audit
 from facerec.commands.cli import Console, run_command
 from facerec.commands.embed import embed
 from facerec.commands.embedder import Embedder
 from facerec.commands.export_onnx import export_onnx
 from facerec.commands.verified import Figures, Verified
 from facerec.commands.verify import verify
+from facerec.fairness.settings import AuditSettings
 from facerec.records.synthetic import (
     DATASET_FILE,
     PACKS,
@@ -122,7 +123,7 @@ def demo(
             compared=Groups(GROUPINGS),
             out=at,
             baseline=None if run == plain else plain / "lfw.npz",
-            precision=Precision(fmr=("1e-2", "1e-3")),
+            settings=AuditSettings(fmr=("1e-2", "1e-3")),
         )
     console.rule("results")
     console.print(_verdict(list(audits.values())))

@@ -14,7 +14,6 @@ from numpy.typing import ArrayLike
 from scipy.special import stdtr, stdtrit
 
 from facerec.base.defaults import PERMUTATIONS, REPLICATES
-from facerec.base.errors import MetricError
 from facerec.fairness import rows as names
 from facerec.fairness.norms import Array, SubjectNorms, figure_of
 from facerec.fairness.variance_shares import (
@@ -26,6 +25,7 @@ from facerec.fairness.variance_shares import (
     resampled,
 )
 from facerec.report.estimate import Estimate
+from facerec.statistics.influences import share_below
 from facerec.statistics.intervals import Interval
 from facerec.statistics.multiplicity import holm
 
@@ -43,21 +43,21 @@ def associate(
     p is at least 1 − confidence, and nowhere else; Welch's F, which does not take the groups to
     spread alike, without a value if subjects differ between groups only; the η² that the test would
     detect with 80 % power at the 5 % level, in whatever groups the difference lies; and Cliff's
-    delta of all pairs of groups, with its p-value after Holm.
+    delta of all pairs of groups, with its p-value after Holm. It takes two groups, more subjects
+    than groups, and norms that differ; else one row says so.
 
     Args:
         sample: the norms.
         permutations: of the groups over subjects.
         replicates: resamples of the subjects.
         seed: of both.
-
-    Raises:
-        MetricError: one group, no more subjects than groups, or equal norms.
     """
     means, groups, sizes = sample.means, sample.groups, sample.sizes
     equal = np.ptp(means) <= 16 * np.finfo(np.float64).eps * np.abs(means).max()
     if equal or not 2 <= len(sizes) < len(groups):
-        raise MetricError("it takes two groups, more subjects than groups, and norms that differ")
+        why = "it takes two groups, more subjects than groups, and norms that differ"
+        lacking = Estimate(None, total=len(groups), remark=f"no comparison: {why}")
+        return [names.row(sample.name, names.ETA2, lacking)]
     f, p = permute(means, groups, permutations, seed)
     moments = resampled(means, groups, replicates, seed)
     share, interval = eta2(moments, p)
@@ -123,8 +123,7 @@ def _placements(x: Array, y: Array) -> tuple[float, float, float]:
     Brunner and Munzel, Biometrical Journal 42, 2000.
     """
     n, m = len(x), len(y)
-    ordered = np.sort(x), np.sort(y)
-    over = _share_below(ordered[1], x), _share_below(ordered[0], y)
+    over = share_below(np.sort(y), x), share_below(np.sort(x), y)
     win = float(over[0].mean())
     if min(n, m) < 2:
         return win, 0.0, 0.0
@@ -134,9 +133,3 @@ def _placements(x: Array, y: Array) -> tuple[float, float, float]:
         return win, 0.0, 0.0
     freedom = total**2 / (variances[0] ** 2 / (n - 1) + variances[1] ** 2 / (m - 1))
     return win, math.sqrt(total), freedom
-
-
-def _share_below(ordered: Array, values: Array) -> Array:
-    """Return the share of ``ordered`` that lies below each value, equal ones counted half."""
-    below = np.searchsorted(ordered, values) + np.searchsorted(ordered, values, side="right")
-    return below / (2 * len(ordered))

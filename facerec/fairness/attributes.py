@@ -32,7 +32,7 @@ from facerec.fairness.groupings import (
     contradictory,
     form_groupings,
 )
-from facerec.records.images import check_unique, text_array
+from facerec.records.images import text_array
 from facerec.records.tables import TextTable
 
 MOST_NUMBERS = 12
@@ -168,10 +168,6 @@ def read_attributes(
     """
     path = Path(path)
     text = TextTable(path, called=called)
-    if not groups:
-        raise DatasetError(
-            f"{path}: name columns of groups (--group), of {', '.join(text.columns)[:200]}"
-        )
     families, source = ([name] if name in text.columns else [] for name in (_FAMILY, _SOURCE))
     wanted = list(dict.fromkeys([_IMAGE, subject, *groups, *source, *families]))
     rows = list(text.rows(wanted))
@@ -215,15 +211,12 @@ def check_raw(norms: ArrayLike, source: str = "the embeddings") -> None:
         source: for the error.
 
     Raises:
-        DatasetError: their coefficient of variation is below 1e-4, or there are fewer than two.
+        DatasetError: their coefficient of variation is below 1e-4.
     """
     values = np.asarray(norms, dtype=np.float64)
     # Zeros stand for images without a face, and their spread would hide that others have none.
     values = values[np.isfinite(values) & (values != 0)]
-    if len(values) < 2:
-        raise DatasetError(f"{source}: {len(values)} images have a norm; an audit needs many")
-    mean = float(values.mean())
-    if float(values.std()) <= LEAST_CV * mean:
+    if len(values) > 1 and values.std() <= LEAST_CV * (mean := values.mean()):
         raise DatasetError(
             f"{source}: all norms are {mean:.6g} within {LEAST_CV:g} of that, so the embeddings "
             "are already normalised and a norm audit is impossible; store raw embeddings"
@@ -245,28 +238,27 @@ def join(
 
     Args:
         attributes: of images.
-        embeddings: N of them, with image ids.
+        embeddings: N of them, with image ids, each once.
         intersections: tuples of attributes whose combinations are groups too.
         source: names the embeddings in errors.
 
     Raises:
-        DatasetError: no ids or ids that repeat, normalised embeddings, no image in common, or too
-            many groups.
+        DatasetError: normalised embeddings, no image in common, or too many groups.
     """
     ids, norms = embeddings.ids, np.asarray(embeddings.norms, np.float64)
-    if ids is None:
-        raise DatasetError(f"{source}: embeddings without ids cannot be joined with attributes")
-    check_unique(ids, source)
+    assert ids is not None  # readers of files see to that
     norms = np.where(np.isin(np.arange(len(ids)), [*embeddings.failures]), np.nan, norms)
     check_raw(norms, source)
     exclusions: list[Exclusion] = []
     lines, rows = _match(attributes, ids, source, exclusions)
-    subjects = np.full(len(ids), UNKNOWN)
-    subjects[rows] = np.unique(attributes.subjects[lines], return_inverse=True)[1].reshape(-1)
-    labels = {
-        name: _labels(attributes, name, lines, rows, len(ids), exclusions)
-        for name in attributes.groups
-    }
+    subjects, who = np.full(len(ids), UNKNOWN), attributes.subjects[lines]
+    subjects[rows] = np.unique(who, return_inverse=True)[1].reshape(-1)
+    labels, places = {}, attributes.lines[lines]
+    for name, values in attributes.groups.items():
+        # A contradiction anywhere in the file counts, also on lines that were not joined.
+        torn = np.isin(who, contradictory(attributes.subjects, values))
+        labels[name] = np.full(len(ids), "", values.dtype)
+        labels[name][rows] = usable_values(name, values[lines], torn, places, who, exclusions)
     combinations = [*((name,) for name in attributes.groups), *map(tuple, intersections)]
     norms = np.where(np.isfinite(norms), norms, np.nan)
     numbers, groupings = form_groupings(combinations, labels, subjects, norms > 0)
@@ -360,30 +352,27 @@ def check_values(path: Path, name: str, values: NDArray[np.str_]) -> None:
     """Refuse a column that cannot be one of groups.
 
     Raises:
-        DatasetError: it is empty, has too many values, numbers that were not binned, or one that
-            the audit gives itself.
+        DatasetError: it has too many values, numbers that were not binned, or one that the audit
+            gives itself.
     """
-    distinct = np.unique(values[values != ""])
-    if not len(distinct):
-        raise DatasetError(f"{path}: the column {name} is empty; name one that holds groups")
-    if len(distinct) > MOST_GROUPS:
-        raise DatasetError(
-            f"{path}: the column {name} has {len(distinct):,} different values, more than "
-            f"{MOST_GROUPS} groups cannot be compared; name another column or join values to bins"
-        )
-    decimals = pd.Series(distinct).str.replace(",", ".", regex=False)
-    numbers = int(np.isfinite(pd.to_numeric(decimals, errors="coerce")).sum())
-    if numbers > MOST_NUMBERS:
-        raise DatasetError(
-            f"{path}: the column {name} has {numbers:,} different numbers, which are no groups; "
-            f"write bins there, such as 18-29 and 30-44"
-        )
-    for value in distinct.tolist():
-        if value.casefold() in (POOLED, ALL_GROUPS, EVERYBODY, OTHERS):
+    distinct = pd.Series(np.unique(values[values != ""]), dtype=object)
+    decimals = distinct.str.replace(",", ".", regex=False)
+    numbers = np.isfinite(pd.to_numeric(decimals, errors="coerce")).sum()
+    for count, most, what in (
+        (numbers, MOST_NUMBERS, "numbers"),
+        (len(distinct), MOST_GROUPS, "values"),
+    ):
+        if count > most:
             raise DatasetError(
-                f"{path}: the column {name} has the value {value!r}, which the audit gives to a "
-                "row of its own; rename the group"
+                f"{path}: the column {name} has {count:,} different {what}, more than {most} "
+                "cannot be compared as groups; name another column, or write bins there, such as "
+                "18-29 and 30-44"
             )
+    if taken := {POOLED, ALL_GROUPS, EVERYBODY, OTHERS}.intersection(distinct.str.casefold()):
+        raise DatasetError(
+            f"{path}: the column {name} has the value {min(taken)!r}, which the audit gives to a "
+            "row of its own; rename the group"
+        )
 
 
 def _match(
@@ -464,22 +453,3 @@ def usable_values(
         concerned = None if subjects is None else subjects[gone]
         _exclude(exclusions, reason, positions[gone], concerned, attribute=attribute, kind=kind)
     return np.where(torn, "", values)
-
-
-def _labels(
-    attributes: Attributes,
-    name: str,
-    lines: NDArray[np.int64],
-    rows: NDArray[np.int64],
-    size: int,
-    exclusions: list[Exclusion],
-) -> NDArray[np.str_]:
-    """Return the value of an attribute for each image, empty where it cannot be used."""
-    values, subjects = attributes.groups[name], attributes.subjects[lines]
-    # A contradiction anywhere in the file counts, also on lines that were not joined.
-    torn = np.isin(subjects, contradictory(attributes.subjects, values))
-    labels = np.full(size, "", values.dtype)
-    labels[rows] = usable_values(
-        name, values[lines], torn, attributes.lines[lines], subjects, exclusions
-    )
-    return labels

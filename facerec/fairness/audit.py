@@ -41,11 +41,18 @@ from facerec.fairness.findings import (
     working_threshold,
 )
 from facerec.fairness.groupings import POOLED, UNKNOWN, Grouping, members
-from facerec.fairness.norm_errors import mated_pairs, norm_errors
+from facerec.fairness.norm_errors import MOST_MATED, mated_pairs, norm_errors
 from facerec.fairness.norms import SubjectNorms, norm_figures
-from facerec.fairness.one_to_many import OtherSubjects, SearchPlan, search_groups
-from facerec.fairness.rates import ListedPairs, Thresholds, all_pairs_rates, listed_rates
-from facerec.fairness.result import DEFAULTS, Audit, AuditSettings
+from facerec.fairness.one_to_many import OtherSubjects, search_groups
+from facerec.fairness.rates import (
+    ListedPairs,
+    Thresholds,
+    all_pairs_rates,
+    listed_rates,
+    pooled,
+)
+from facerec.fairness.result import Audit
+from facerec.fairness.settings import SETTINGS, AuditSettings, SearchPlan
 from facerec.records.quality import Quality
 from facerec.report.estimate import Estimate
 from facerec.report.tidy import Kind, tidy
@@ -54,9 +61,7 @@ from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.rates import turned
 from facerec.verification.bench import Bench, Pairs
 from facerec.verification.evaluation import rows_of
-
-MOST_MATED = 2**25
-"""Mated pairs up to which norms and errors of pairs are held against each other."""
+from facerec.verification.scoring import score_all_pairs
 
 FIXED_HERE = (
     "In the comparison with the baseline both models have thresholds fixed on the non-mated pairs "
@@ -68,12 +73,12 @@ def audit_embeddings(
     embeddings: Embeddings,
     attributes: Attributes,
     *,
-    settings: AuditSettings = DEFAULTS,
+    settings: AuditSettings = SETTINGS,
+    threshold: float | None = None,
+    thresholds: Thresholds | OtherSubjects | None = None,
     pairs: Bench | None = None,
-    thresholds: Thresholds | None = None,
     baseline: Embeddings | None = None,
     searches: SearchPlan | None = None,
-    others: OtherSubjects | None = None,
     quality: Quality | None = None,
     inputs: Sequence[Mapping[str, Any]] = (),
     source: str = "the embeddings",
@@ -85,12 +90,13 @@ def audit_embeddings(
         embeddings: raw ones, with image ids.
         attributes: of these images; the first one's η² is the one test declared in advance.
         settings: targets, seed and the like.
+        threshold: a score at which rates are counted too, and which all sentences are about.
+        thresholds: fixed on other data, or other people on whom they are fixed, those of searches
+            too; by default on all impostors of this data.
         pairs: whose pairs are scored; without it every image is compared with every other.
-        thresholds: fixed on other data; by default on all impostors of this data.
         baseline: embeddings of the same images by another model, from which changes by the first
             attribute are stated.
         searches: also audit identification (1:N) in this way.
-        others: on whom its thresholds are set, by default on the audited subjects.
         quality: of the images of the embeddings, held against errors as the norms are.
         inputs: the files behind all this, for the report.
         source: names the embeddings in errors.
@@ -98,12 +104,18 @@ def audit_embeddings(
 
     Raises:
         DatasetError: images that do not join, normalised embeddings, no group with enough
-            subjects, one attribute to intersect, or a reference group that is not shown.
+            subjects, or a reference group that is not shown.
         MetricError: an impossible target, arrays that do not fit together, or an image that is
             needed and has no embedding.
     """
     groups = tuple(attributes.groups)
-    combinations = settings.combinations(groups, str(attributes.path))
+    combinations, others = settings.combinations(groups), None
+    if isinstance(thresholds, OtherSubjects):
+        others = thresholds
+        scored = score_all_pairs(
+            others.vectors, others.subjects, fpr=settings.fmr, progress=progress
+        )
+        thresholds = pooled(f"threshold setting on {others.name}", scored.points)
     joined = join(attributes, embeddings, combinations[len(groups) :], source)
     shown = with_groups(joined.groupings, joined.exclusions)
     subjects, notes = joined.subjects, changing(joined.exclusions, joined.groupings)
@@ -121,9 +133,12 @@ def audit_embeddings(
     for grouping in shown:
         rows += size_rows(grouping, subjects, ~joined.acquired, images=True)
         rows += _refused_rows(grouping, embeddings, joined)
-        rows += _norm_rows(SubjectNorms.of(joined.norms, subjects, grouping), settings)
-    how: dict[str, Any] = {"targets": settings.targets, "thresholds": thresholds}
-    how |= {"family": joined.family, "given": settings.threshold}
+        sample = SubjectNorms.of(joined.norms, subjects, grouping)
+        for group, figures in norm_figures(sample).items():
+            rows += [names.row(grouping.name, *one, group) for one in figures.items()]
+        rows += associate(sample, settings.permutations, settings.replicates, settings.seed)
+    how: dict[str, Any] = {"targets": settings.fmr, "thresholds": thresholds}
+    how |= {"family": joined.family, "given": threshold}
     try:
         if listed is None:
             counted = all_pairs_rates(embeddings.vectors, subjects, shown, **how, progress=progress)
@@ -134,22 +149,18 @@ def audit_embeddings(
         lacking = Estimate(None, remark=str(problem))
         rows += [names.row(grouping.name, "FMR", lacking) for grouping in shown]
     at = working_threshold(table := tidy(rows), shown[0].name)
-    threshold = names.value_of(table, names.THRESHOLD, "threshold", at=at)
+    working = names.value_of(table, names.THRESHOLD, "threshold", at=at)
     mated = _mated(embeddings, subjects) if listed is None else listed.mated()
     measured = {names.NORMS: joined.norms}
     if quality is not None:
         measured[names.QUALITY] = quality.values
         notes += sentences(quality.note)
     for grouping, (of, values) in itertools.product(shown, measured.items()):
-        rows += _norm_error_rows(grouping, mated, values, subjects, threshold, of)
+        rows += norm_errors(grouping, mated, values, subjects, working, of)
     protocol = None
     if searches is not None:
-        try:
-            found, protocol = search_groups(embeddings, joined, shown, searches, others)
-            rows += found
-        except MetricError as problem:
-            protocol = str(problem)
-            rows.append(names.row("", "FPIR", Estimate(None, remark=protocol)))
+        found, protocol = search_groups(embeddings, joined, shown, searches, settings.seed, others)
+        rows += found
     if baseline is not None:
         changes, remarks = compare_models(
             baseline,
@@ -158,7 +169,7 @@ def audit_embeddings(
             shown[0],
             pairs=of_images,
             impostors="all" if listed is None else "list",
-            targets=settings.targets,
+            targets=settings.fmr,
         )
         rows += itertools.chain.from_iterable(_change_rows(shown[0], one) for one in changes)
         notes += sentences(*remarks, FIXED_HERE if thresholds else "")
@@ -168,15 +179,16 @@ def audit_embeddings(
     facts = {
         "inputs": list(inputs),
         "label_sources": list(attributes.label_sources),
-        "banner": INFERRED if attributes.inferred else None,
+        "banner": INFERRED if attributes.inferred else "",
         "images": int(np.count_nonzero(subjects != UNKNOWN)),
         "subjects": int(subjects.max()) + 1,
         "failures": int(np.count_nonzero((subjects != UNKNOWN) & ~joined.acquired)),
         "left_out": [vars(gone) for gone in joined.exclusions],
         "searches": protocol,
     }
-    norms, fixed = SubjectNorms.of(joined.norms, subjects, shown[0]), thresholds is not None
+    norms = SubjectNorms.of(joined.norms, subjects, shown[0])
     source = "" if pairs is None else pairs.name
+    fixed = thresholds is not None
     return conclude(facts, rows, joined.groupings, settings, source, fixed, notes, norms)
 
 
@@ -225,7 +237,7 @@ def conclude(
                 "compared; join values to bins, such as ages 18-29 and 30-44."
             )
     thresholds = names.select(table, names.THRESHOLD, "threshold")
-    if len(thresholds) and not fixed and settings.threshold is None:
+    if len(thresholds) and not fixed and (thresholds["basis"] != names.GIVEN).all():
         warnings.append(
             "The global thresholds were fixed on the non-mated pairs of these data themselves; "
             "thresholds from other data would give other rates."
@@ -235,11 +247,7 @@ def conclude(
         for row in thresholds[thresholds["status"] == "unresolved"].itertuples()
     ]
     groups = {
-        one.name: {
-            "shown": list(one.names),
-            "pooled": list(one.pooled),
-            "suppressed": list(one.suppressed),
-        }
+        one.name: {"shown": one.names, "pooled": one.pooled, "suppressed": one.suppressed}
         for one in formed
         if one.names
     }
@@ -252,7 +260,7 @@ def conclude(
         **facts,
         "groups": groups,
         "not_compared": absent,
-        "settings": {**vars(settings), "targets": list(settings.targets), "policy": policy},
+        "settings": {**vars(settings), "policy": policy},
     }
     said = caveats(facts["label_sources"], policy, norms=norms is not None)
     searches = {name: working_searches(table, name) for name in groups}
@@ -339,41 +347,6 @@ def _looked_at(embeddings: Embeddings, joined: Joined) -> Iterator[str]:
         )
     subjects = np.where(joined.subjects == UNKNOWN, "", joined.subjects.astype(np.str_))
     yield from sentences(constant(embeddings), alike_note(embeddings, subjects))
-
-
-def _norm_rows(sample: SubjectNorms, settings: AuditSettings) -> Iterator[names.Row]:
-    """Yield the norms of each group, and their association with the groups."""
-    for group, figures in norm_figures(sample).items():
-        for figure, estimate in figures.items():
-            yield names.row(sample.name, figure, estimate, group)
-    try:
-        yield from associate(sample, settings.permutations, settings.replicates, settings.seed)
-    except MetricError as problem:
-        lacking = Estimate(None, total=len(sample.groups), remark=f"no comparison: {problem}")
-        yield names.row(sample.name, names.ETA2, lacking)
-
-
-def _norm_error_rows(
-    grouping: Grouping,
-    mated: tuple[NDArray[np.floating], NDArray[np.int64]] | None,
-    values: NDArray[np.float64],
-    subjects: NDArray[np.int64],
-    threshold: float | None,
-    of: str,
-) -> list[names.Row]:
-    """Return what norms, or a quality, have to do with errors of mated pairs at a threshold.
-
-    ``mated`` are scores and sides of mated pairs, None where there are too many.
-    """
-    try:
-        if threshold is None:
-            raise MetricError("no target has a threshold on these data")
-        if mated is None:
-            raise MetricError(f"there are more than {MOST_MATED:,} mated pairs")
-        return list(norm_errors(grouping, *mated, values, subjects, threshold, of))
-    except MetricError as problem:
-        lacking = Estimate(None, remark=str(problem))
-        return [names.row(grouping.name, names.AREA, lacking, at=names.At(basis=of))]
 
 
 def _change_rows(grouping: Grouping, change: Change) -> Iterator[names.Row]:

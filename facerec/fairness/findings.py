@@ -178,7 +178,7 @@ def _association(rows: pd.DataFrame, grouping: str, *, exploratory: bool) -> Ite
             f"Norms cannot be compared between groups of {grouping}",
             "insufficient data",
             f"{people}; {eta2.remark}",
-            exploratory,
+            exploratory=exploratory,
         )
         return
     detail = [people, f"η² {words.number(eta2.value)}", f"p = {words.p_value(p)}"]
@@ -199,7 +199,7 @@ def _association(rows: pd.DataFrame, grouping: str, *, exploratory: bool) -> Ite
         f"embeddings) lies between groups of {grouping}",
         of_test(p),
         "; ".join(detail),
-        exploratory,
+        exploratory=exploratory,
     )
 
 
@@ -232,7 +232,7 @@ def _rates(rows: pd.DataFrame, grouping: str, of: Of, at: At) -> Iterator[Findin
         unknown = f"cannot tell, between 1 and {words.number(ratio.high)} times"
         said += f": {times if p < ALPHA else unknown}"
         detail.append(f"p = {words.p_value(p)}")
-    yield Finding(said, of_test(p), "; ".join(detail), True, ratio.value)
+    yield Finding(said, of_test(p), "; ".join(detail), ratio.value)
 
 
 def _ends(figures: Mapping[str, Estimate]) -> Named:
@@ -290,7 +290,6 @@ def _searches(rows: pd.DataFrame, grouping: str) -> Iterator[Finding]:
                 "difference detected",
                 f"{figure} at the {at.said}; {'; '.join(detail)}; the interval is that of this "
                 "pair of groups alone",
-                True,
                 ratio.value,
             )
 
@@ -298,8 +297,7 @@ def _searches(rows: pd.DataFrame, grouping: str) -> Iterator[Finding]:
 def _changes(rows: pd.DataFrame, grouping: str, at: At) -> Iterator[Finding]:
     """Yield what changes from the baseline in η² and in the differentials of FMR and FNMR."""
     for figure, target, *_ in (ETA2, *(geomean_of(of, at.target) for of in NAMES)):
-        where = (rows["figure"] == figure) & (rows["target"] == target)
-        found = rows[where & (rows["grouping"] == grouping)]
+        found = names.select(rows, figure, None, grouping=grouping, target=target)
         of = {row["model"]: estimate_of(row) for row in records(found)}
         change = of.get(names.CHANGE)
         if change is None or change.value is None or change.interval is None:
@@ -312,7 +310,6 @@ def _changes(rows: pd.DataFrame, grouping: str, at: At) -> Iterator[Finding]:
             "none detected at this precision" if inside else "difference detected",
             f"from {words.number(of[names.BASELINE].value)} to {words.number(of[names.NEW].value)};"
             " same images",
-            True,
         )
 
 

@@ -111,12 +111,12 @@ def form_groupings(
 
 
 def members(
-    names: Sequence[str], codes: NDArray[np.int64]
+    names: Sequence[str], codes: NDArray[np.int64], whole: str = ALL_GROUPS
 ) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """Yield each group with the entries of ``codes`` that are of it, and at last all groups."""
+    """Yield each group with the entries of ``codes`` that are of it, at last all or `EVERYBODY`."""
     for code, name in enumerate(names):
         yield name, codes == code
-    yield ALL_GROUPS, codes >= 0
+    yield whole, (codes >= 0) | (whole == EVERYBODY)
 
 
 def contradictory(subjects: NDArray[Any], values: NDArray[np.str_]) -> NDArray[Any]:

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from facerec.base.errors import MetricError
 from facerec.fairness import rows as names
 from facerec.fairness.groupings import Grouping, members
 from facerec.report.estimate import Estimate
@@ -21,6 +20,8 @@ from facerec.statistics.discard import DISCARD_SHARES, PARTIAL_AREA, error_versu
 
 BINS = 10
 """Bins of the norm with equally many mated pairs."""
+MOST_MATED = 2**25
+"""Mated pairs up to which norms and errors of pairs are held against each other."""
 
 
 def mated_pairs(subject: ArrayLike) -> NDArray[np.int64]:
@@ -38,35 +39,45 @@ def mated_pairs(subject: ArrayLike) -> NDArray[np.int64]:
 
 def norm_errors(
     grouping: Grouping,
-    scores: NDArray[np.floating],
-    sides: NDArray[np.int64],
+    mated: tuple[NDArray[np.floating], NDArray[np.int64]] | None,
     norms: NDArray[np.float64],
     subject: NDArray[np.int64],
-    threshold: float,
+    threshold: float | None,
     of: str = names.NORMS,
 ) -> Iterator[names.Row]:
     """Relate the norms of mated pairs to their errors, by group and at last of all groups.
 
     Yields rows: the FNMR in each tenth of the norm, the same tenths for all groups, where equal
     norms share one; the FNMR of what remains when `DISCARD_SHARES` of the pairs of a group, at
-    most, are left out by norm; and the area under the curve of error versus discard.
+    most, are left out by norm; and the area under the curve of error versus discard. Where nothing
+    can be related, one row says why.
 
     Args:
         grouping: of the N images.
-        scores: of mated pairs, ``(P,)``; NaN where there is none.
-        sides: images of each pair, ``(2, P)``.
+        mated: scores of mated pairs, ``(P,)``, NaN where there is none, and the images of each,
+            ``(2, P)``; None where there are more than `MOST_MATED`.
         norms: raw norm of each image, ``(N,)``, NaN where there is none.
         subject: code of the subject on each image, ``(N,)``.
-        threshold: global one; a pair is an error below it.
+        threshold: global one; a pair is an error below it; None where there is none.
         of: what ``norms`` are, `rows.NORMS` or a quality of the images, `rows.QUALITY`.
-
-    Raises:
-        MetricError: no pair has a score, norms and a group.
     """
+
+    def lacking(why: str) -> names.Row:
+        where = names.At(basis=of)
+        return names.row(grouping.name, names.AREA, Estimate(None, remark=why), at=where)
+
+    if threshold is None:
+        yield lacking("no target has a threshold on these data")
+        return
+    if mated is None:
+        yield lacking(f"there are more than {MOST_MATED:,} mated pairs")
+        return
+    scores, sides = mated
     quality = norms[sides].min(axis=0)  # NaN if one of them is
     used = (grouping.codes[sides] >= 0).all(axis=0) & ~np.isnan(scores) & ~np.isnan(quality)
     if not used.any():
-        raise MetricError(f"none of {scores.size} mated pairs has a score, {of} and a group")
+        yield lacking(f"none of {scores.size} mated pairs has a score, {of} and a group")
+        return
     # A float32 score is widened; the threshold is never rounded to it.
     errors = scores[used] < np.float64(threshold)
     quality, who = quality[used], subject[sides[0, used]]

@@ -79,8 +79,8 @@ class SubjectNorms:
 def norm_figures(sample: SubjectNorms) -> dict[str, dict[str, Estimate]]:
     """Return the figures of norms by group, and of all groups: name → figure → estimate.
 
-    Beside the mean over images stands that over subjects' means, in which everybody counts once
-    and which tests compare. The SD between subjects is beyond what few images each explain.
+    The mean is that of subjects' means, in which everybody counts once and which tests compare. The
+    SD between subjects is beyond what few images each explain.
     """
     counts = sample.counts.astype(np.float64)
     means = sample.means
@@ -95,16 +95,11 @@ def norm_figures(sample: SubjectNorms) -> dict[str, dict[str, Estimate]]:
 
 def _figures(means: Array, squares: Array, counts: Array) -> dict[str, Estimate]:
     """Return the figures of some subjects from their means, sums of squares and images."""
-    subjects, images = len(means), int(counts.sum())
+    subjects, spare = len(means), int(counts.sum()) - len(means)
     between, around = between_sd(means, squares, counts)
-    spare = images - subjects
     error = math.sqrt(float(squares.sum()) / spare) if spare else math.nan
-    alike = np.ones(subjects)
-    known = math.isfinite(between)
-    varies = between**2 + error**2 / counts if known and spare else alike
     limits = within_interval(squares, counts) if spare else None
     within = Interval(math.sqrt(limits[0]), math.sqrt(limits[1])) if limits else None
-    centre = float(means.mean())
     lacking = "one subject" if subjects < 2 and spare else "one image a subject"
 
     def estimate(value: float, interval: Interval | None) -> Estimate:
@@ -115,45 +110,21 @@ def _figures(means: Array, squares: Array, counts: Array) -> dict[str, Estimate]
         return figure_of(value, interval, subjects, unit="norm")
 
     return {
-        names.IMAGE_NORM: estimate(
-            centre + float(counts @ (means - centre)) / images,
-            clustered_mean(means, counts, varies),
-        ),
-        names.NORM: estimate(centre, clustered_mean(means, alike, alike)),
+        names.NORM: estimate(float(means.mean()), mean_interval(means)),
         names.BETWEEN: estimate(between, around),
         names.WITHIN: estimate(error, within),
     }
 
 
-def clustered_mean(values: Array, weights: Array, variances: Array) -> Interval | None:
-    """Return the 95 % interval of a weighted mean of values of subjects.
-
-    The squared residual of a subject is divided by 1 − its share of the weight, which keeps the sum
-    from being too small where few have most of it (Bell and McCaffrey, Survey Methodology 28,
-    2002). Degrees of freedom are (n − 1) / n of the effective number of subjects by their
-    contributions to the variance; with equal weights that is the usual interval of a mean.
-
-    Args:
-        values: one a subject, ``(n,)``.
-        weights: positive, ``(n,)``.
-        variances: what the value of each is thought to vary by, up to a factor, ``(n,)``; for the
-            degrees of freedom alone.
-
-    Returns:
-        None with fewer than two subjects, or values that are all equal.
-    """
-    count = len(values)
-    shares = weights / weights.sum()
-    mean = float(shares @ values)
+def mean_interval(values: Array) -> Interval | None:
+    """Return the 95 % interval of the mean of values of subjects, ``(n,)``; None without spread."""
+    count, mean = len(values), float(values.mean())
     if count < 2:
         return None
-    error = math.sqrt(float((shares**2 * (values - mean) ** 2 / (1 - shares)).sum()))
-    contributions = shares**2 * variances
-    if not (error > 1e-12 * abs(mean) and contributions.any()):
+    error = float(values.std(ddof=1)) / math.sqrt(count)
+    if error <= 1e-12 * abs(mean):
         return None
-    effective = float(contributions.sum() ** 2 / (contributions**2).sum())
-    freedom = max(1.0, effective * (count - 1) / count)
-    margin = float(stdtrit(freedom, TAIL)) * error
+    margin = float(stdtrit(count - 1, TAIL)) * error
     return Interval(mean - margin, mean + margin)
 
 

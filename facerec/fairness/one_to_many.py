@@ -23,15 +23,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from facerec.base.defaults import AUDIT_FPIR_TARGETS
-from facerec.base.errors import DatasetError, MetricError
-from facerec.base.limits import Checked, Seed
+from facerec.base.errors import DatasetError
 from facerec.cosines.searches import nearest_entries
 from facerec.embedding.extraction import Embeddings
 from facerec.fairness import rows as names
 from facerec.fairness.attributes import Joined
 from facerec.fairness.differentials import FEW_ERRORS
 from facerec.fairness.groupings import EVERYBODY, OTHERS, UNKNOWN, Grouping, members
+from facerec.fairness.settings import SearchPlan
 from facerec.report.estimate import Estimate
 from facerec.statistics.clustered import ClusteredShare
 from facerec.statistics.operating_points import (
@@ -45,18 +44,6 @@ from facerec.statistics.searches import NOBODY, ratio_interval, search_share
 Mask = NDArray[np.bool_]
 
 _HALVES = 2
-
-
-@dataclass(frozen=True)
-class SearchPlan(Checked):
-    """What an audit of identification looks at."""
-
-    targets: tuple[str, ...] = AUDIT_FPIR_TARGETS
-    """Target FPIRs, taken exactly."""
-    reference: str | None = None
-    """Group on which thresholds are set too, and with which others are compared."""
-    seed: Seed = 0
-    """Seed of the split of subjects and of the choice of images."""
 
 
 def draw_galleries(
@@ -81,16 +68,6 @@ def draw_galleries(
     enrolled = np.zeros(subjects.size, bool)
     enrolled[np.lexsort((chance, subjects))[np.cumsum(images) - images]] = True
     return half, enrolled
-
-
-def _templates(
-    vectors: NDArray[np.floating], subjects: NDArray[np.int64], count: int
-) -> NDArray[np.float64]:
-    """Return the unit vectors of the images to enrol, by subject, ``(G, D)``; NaN without one."""
-    templates = np.full((count, vectors.shape[1]), np.nan)
-    units = vectors.astype(np.float64)
-    templates[subjects] = units / np.linalg.norm(units, axis=1, keepdims=True)
-    return templates
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,15 +127,15 @@ class OtherSubjects:
                 f"galleries of one size alone, and those audited have {size:,}; give more than "
                 f"{size:,} subjects, or leave out --threshold-from or --one-to-many"
             )
-        _, enrolled = draw_galleries(self.subjects, self.ids, seed)
-        templates = _templates(self.vectors[enrolled], self.subjects[enrolled], self.count)
+        vectors, subjects = self.vectors, self.subjects
+        _, enrolled = draw_galleries(subjects, self.ids, seed)
         order = np.random.default_rng((seed, 2)).permutation(self.count)
         best = []
         for start in range(0, self.count - size + 1, size):
-            entries = np.sort(order[start : start + size])
-            probes = np.flatnonzero(~np.isin(self.subjects, entries))
+            inside = np.isin(subjects, order[start : start + size])
+            probes, entries = ~inside, inside & enrolled
             nearest = nearest_entries(
-                self.vectors[probes], self.subjects[probes], templates[entries], entries
+                vectors[probes], subjects[probes], vectors[entries], subjects[entries]
             )
             best.append(nearest.scores[:, 0])
         return np.concatenate(best)
@@ -173,23 +150,21 @@ def _search_both(
         A row a search: the image; its subject; whether the subject is in the gallery (``mated``);
         the best score with another subject's entry, the subject of that entry and the second best;
         the score with the subject's own entry (``mate``). And the gallery of each subject,
-        ``(G,)``, `NOBODY` without a template.
+        ``(G,)``, `NOBODY` of whom no image is enrolled.
     """
     images = np.flatnonzero(joined.subjects != UNKNOWN)
     subjects, acquired = joined.subjects[images], joined.acquired[images]
     placed, enrolled = draw_galleries(subjects, ids[images], seed)
-    there = enrolled & acquired
-    templates = _templates(vectors[images[there]], subjects[there], placed.size)
-    half = placed[subjects]
-    placed[np.isnan(templates[:, 0])] = NOBODY
+    half, there = placed[subjects], enrolled & acquired
+    placed[np.setdiff1d(subjects, subjects[there])] = NOBODY
     searches = []
     for gallery in range(_HALVES):
         # An enrolled image would find itself; whoever failed to enrol has no mate to find.
         mated = (placed[subjects] == gallery) & ~enrolled
         probes = np.flatnonzero((mated | (half != gallery)) & acquired)
-        entries = np.flatnonzero(placed == gallery)
+        entries = np.flatnonzero(there & (half == gallery))
         found = nearest_entries(
-            vectors[images[probes]], subjects[probes], templates[entries], entries
+            vectors[images[probes]], subjects[probes], vectors[images[entries]], subjects[entries]
         )
         searches.append(
             pd.DataFrame(
@@ -199,7 +174,7 @@ def _search_both(
                     "mated": mated[probes],
                     "best": found.scores[:, 0],
                     # Without an entry the row is −1, which takes the last one.
-                    "entry": np.append(entries, NOBODY)[found.entries[:, 0]],
+                    "entry": np.append(subjects[entries], NOBODY)[found.entries[:, 0]],
                     "second": found.scores[:, 1],
                     "mate": found.mate,
                 }
@@ -213,6 +188,7 @@ def search_groups(
     joined: Joined,
     groupings: Sequence[Grouping],
     plan: SearchPlan,
+    seed: int,
     others: OtherSubjects | None = None,
 ) -> tuple[list[names.Row], str]:
     """Return identification by group as rows, and how galleries and searches were made.
@@ -221,15 +197,14 @@ def search_groups(
         embeddings: N raw ones, with ids.
         joined: their subjects; failures to acquire stay images.
         groupings: with a group to show.
-        plan: targets, reference, galleries and templates.
+        plan: targets and reference.
+        seed: of the split of subjects and of the choice of images.
         others: set the thresholds for everybody on these subjects.
 
     Raises:
         DatasetError: the reference is no group that is shown, or too few other subjects.
-        MetricError: an impossible target, or no search of a kind.
+        MetricError: an impossible target.
     """
-    for target in plan.targets:
-        parse_rate(target)
     shown = [name for grouping in groupings for name in grouping.names]
     if plan.reference is not None and plan.reference not in shown:
         raise DatasetError(
@@ -237,16 +212,11 @@ def search_groups(
             f"({', '.join(shown[:20])}); name one of these"
         )
     assert embeddings.ids is not None  # else nothing would have been joined
-    searches, placed = _search_both(embeddings.vectors, embeddings.ids, joined, plan.seed)
+    searches, placed = _search_both(embeddings.vectors, embeddings.ids, joined, seed)
     mated, made = int(searches.mated.sum()), len(searches)
-    if not mated or mated == made:
-        raise MetricError(
-            f"{mated} of {made} searches are mated; identification needs both kinds, so some "
-            "subjects with two images or more"
-        )
     entries = np.bincount(placed[placed != NOBODY]).tolist()
     protocol = (
-        f"{placed.size:,} subjects were split into two halves by seed {plan.seed}. Each half "
+        f"{placed.size:,} subjects were split into two halves by seed {seed}. Each half "
         "was enrolled once, with one image, drawn by the seed, as a template, in galleries of "
         f"{' and '.join(f'{size:,}' for size in entries)} subjects. Other images of "
         f"enrolled subjects made {mated:,} mated searches, all images of the other half "
@@ -254,7 +224,7 @@ def search_groups(
     )
     of_others = None
     if others is not None:
-        of_others = others.best_scores(max(entries), plan.seed)
+        of_others = others.best_scores(max(entries), seed)
         protocol += (
             f" Thresholds were set on {others.count:,} subjects of {others.name}, by "
             f"{of_others.size:,} non-mated searches in galleries of {max(entries):,} of them."
@@ -294,7 +264,7 @@ def _by_group(
         alone = events & (best >= bar) & (second < bar)
         entry = np.where(alone, searches.entry, NOBODY)
         shares = {}
-        for name, inside in _members(grouping, of_search):
+        for name, inside in members(grouping.names, of_search, EVERYBODY):
             at = among & inside
             probes = searches.subject[at]
             shares[name] = search_share(events[at], probes, entry[at], placed) if at.any() else None
@@ -308,7 +278,7 @@ def _by_group(
         beaten = is_mated & (best >= mate)
     bar = np.where(is_mated, mate, np.float32(np.inf))
     yield from rates(names.RANK_1, names.NOWHERE, beaten, bar, is_mated)
-    for (basis, scores), target in itertools.product(bases.items(), plan.targets):
+    for (basis, scores), target in itertools.product(bases.items(), plan.fpir):
         # The lowest threshold whose FPIR does not exceed the target.
         ordered = np.sort(scores)[::-1]
         lowest = step_threshold(ordered, allowed_accepts(target, scores.size), best, second, mate)
@@ -319,17 +289,11 @@ def _by_group(
         if found.value is not None:
             yield from rates("FPIR", where, ~is_mated & (best >= lowest), lowest, ~is_mated)
             yield from rates("FNIR", where, is_mated & (mate < lowest), math.inf, is_mated)
-    for name, images in _members(grouping, grouping.codes):
+    for name, images in members(grouping.names, grouping.codes, EVERYBODY):
         there = np.unique(subjects[images & (subjects != UNKNOWN)])
         failed = placed[there] == NOBODY
         share = ClusteredShare.from_mated_counts(failed, np.ones(there.size))
         yield names.row(grouping.name, names.NOT_ENROLLED, names.rate(share), name)
-
-
-def _members(grouping: Grouping, codes: NDArray[np.int64]) -> list[tuple[str, Mask]]:
-    """Return which entries of codes are of each group, and at last those of everybody."""
-    groups = [*members(grouping.names, codes)][:-1]
-    return [*groups, (EVERYBODY, np.ones(codes.size, bool))]
 
 
 def _ratio(share: ClusteredShare | None, base: ClusteredShare | None, name: str) -> Estimate:

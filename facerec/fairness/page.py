@@ -147,7 +147,7 @@ def page_files(audit: Audit, command: str) -> dict[str, bytes]:
             for name, what in {**printed, **on_screen}.items()
             if what
         ],
-        banner=audit.banner,
+        banner=audit.facts["banner"],
     )
     return {PAGE: page.render().encode(), **files}
 
@@ -270,8 +270,7 @@ def _apart(audit: Audit) -> Table:
         searched = itertools.product(audit.searches[grouping], ("FPIR", "FNIR"))
         wanted += [(ratios, figure, at) for at, figure in searched]
         for among, figure, at in wanted:
-            found = among[(among["figure"] == figure) & (among["grouping"] == grouping)]
-            found = found[(found["target"] == at.target) & (found["basis"] == at.basis)]
+            found = names.select(among, figure, None, at, grouping=grouping)
             # Of many pairs of groups those that lie furthest apart; all are in audit.csv.
             if len(found) > _MOST_PAIRS:
                 found = found.loc[found["value"].abs().nlargest(_MOST_PAIRS).index]
@@ -328,8 +327,8 @@ def _provenance(audit: Audit) -> Iterator[str]:
 def print_audit(audit: Audit, console: Any) -> None:
     """Print tables and, at the end, findings, as fits 80 columns."""
     console.print(f"{lead(audit)}; labels: {'; '.join(audit.facts['label_sources'])}", style="bold")
-    if audit.banner:
-        console.print(audit.banner, style="bold red")
+    if audit.facts["banner"]:
+        console.print(audit.facts["banner"], style="bold red")
     for line in _left_out(audit):
         console.print(line, style="yellow")
     for line in group_sizes(audit):
@@ -362,6 +361,6 @@ def card_section(audit: Audit) -> str:
             "describe one data set at one threshold; they are no basis for a decision about people."
         ),
     ]
-    if audit.banner:
-        blocks.insert(1, f"> **{escape_markdown(audit.banner)}**")
+    if audit.facts["banner"]:
+        blocks.insert(1, f"> **{escape_markdown(audit.facts['banner'])}**")
     return "\n\n".join(filter(None, blocks)) + "\n"

@@ -26,6 +26,7 @@ from facerec.report.plotting import (
     filled,
     legend,
     name_rows,
+    new_figure,
     note,
     percent_axis,
     plain_axes,
@@ -142,9 +143,7 @@ def _forest(axes: Axes, title: str, named: Named) -> None:
 
 def _violins(sample: SubjectNorms, groups: Sequence[str]) -> Figure:
     """Draw each group's norms: images as half a violin, means of subjects as bins beside it."""
-    figure = Figure(figsize=(max(_WIDTH, 0.6 + 0.75 * len(groups)), 3.6), layout="constrained")
-    axes = figure.add_subplot()
-    plain_axes(axes)
+    figure, axes = new_figure(max(_WIDTH, 0.6 + 0.75 * len(groups)), 3.6)
     means, of_image = sample.means, sample.groups[sample.subjects]
     span = float(sample.norms.min()), float(sample.norms.max())
     for column, style in enumerate(styles(groups)):

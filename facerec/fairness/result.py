@@ -1,4 +1,4 @@
-"""What an audit is asked, and what it found."""
+"""What an audit found."""
 
 from __future__ import annotations
 
@@ -9,54 +9,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from facerec.base.defaults import FMR_TARGETS, PERMUTATIONS, REPLICATES
-from facerec.base.errors import DatasetError
-from facerec.base.limits import Checked, Seed
 from facerec.fairness.groupings import ALL_GROUPS, EVERYBODY
 from facerec.fairness.norms import SubjectNorms
 from facerec.fairness.rows import NOWHERE, At, places
 from facerec.report import tidy
 from facerec.report.conclusions import Conclusion
-from facerec.statistics.operating_points import parse_rate
 
 SCHEMA = "facerec.audit/3"
-
-
-@dataclass(frozen=True)
-class AuditSettings(Checked):
-    """What is asked."""
-
-    intersect: bool = False
-    """Make the combinations of all attributes groups too."""
-    targets: tuple[str, ...] = FMR_TARGETS
-    """Nominal FMRs, taken exactly."""
-    permutations: int = PERMUTATIONS
-    """Permutations of the test on norms."""
-    replicates: int = REPLICATES
-    """Resamples of the subjects."""
-    seed: Seed = 0
-    """Seed of permutations and resamples."""
-    threshold: float | None = None
-    """Score at which rates are counted too, and which all sentences are about."""
-
-    def combinations(self, groups: Sequence[str], source: str) -> list[tuple[str, ...]]:
-        """Return the attributes, alone and intersecting; refuse what no audit can do.
-
-        Raises:
-            DatasetError: one attribute to intersect.
-            MetricError: an impossible target.
-        """
-        for target in self.targets:
-            parse_rate(target)
-        if self.intersect and len(groups) < 2:
-            raise DatasetError(
-                f"{source}: an intersection needs two attributes or more, found "
-                f"{', '.join(groups)}; name another one or leave it out"
-            )
-        return [(group,) for group in groups] + ([tuple(groups)] if self.intersect else [])
-
-
-DEFAULTS = AuditSettings()
 
 
 @dataclass(frozen=True)
@@ -68,10 +27,10 @@ class Finding:
     conclusion: Conclusion
     detail: str
     """What it rests on, its p-value, and what would have been detected or why that is unknown."""
-    exploratory: bool
-    """Whether it is anything but the one test declared in advance."""
     ratio: float | None = None
     """Ratio of the rates of two groups, the larger first but in searches; None of other figures."""
+    exploratory: bool = True
+    """Whether it is anything but the one test declared in advance."""
 
     @property
     def text(self) -> str:
@@ -89,7 +48,8 @@ class Audit:
     """Everything that a report says."""
 
     facts: Mapping[str, Any]
-    """The head of ``audit.json``: inputs, settings, counts, what was left out; JSON types."""
+    """The head of ``audit.json``: inputs, settings, counts, what was left out, and the ``banner``
+    that every page must carry, if any; JSON types."""
     rows: pd.DataFrame
     """All figures, see `facerec.fairness.rows`."""
     at: At
@@ -138,11 +98,6 @@ class Audit:
         table = values.set_axis(pd.MultiIndex.from_frame(rows[["grouping", "group", "figure"]]))
         sizes = rows["figure"][rows["kind"] == "size"].unique()
         return table.unstack(sort=False).astype(dict.fromkeys(sizes, "Int64"))
-
-    @property
-    def banner(self) -> str:
-        """What every page must carry, if anything."""
-        return str(self.facts["banner"] or "")
 
     @property
     def records(self) -> list[dict[str, Any]]:

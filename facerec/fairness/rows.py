@@ -30,7 +30,7 @@ PLACE = ["figure", "target", "group", "other"]
 """Columns that tell one figure of a model from its others."""
 
 # Figures of norms.
-NORM, IMAGE_NORM = "mean norm of subjects", "mean norm of images"
+NORM = "mean norm of subjects"
 BETWEEN, WITHIN = "SD of norms between subjects", "SD of norms within subjects"
 ETA2, WELCH, DETECTABLE = "η² of norms", "Welch's F of norms", "detectable η² of norms"
 DELTA = "Cliff's δ of norms"
@@ -118,11 +118,11 @@ def threshold(value: float, accepted: int, total: int, few: str, source: str = "
 
 
 def select(
-    rows: pd.DataFrame, figure: str, kind: Kind = "value", at: At | None = None, **where: str
+    rows: pd.DataFrame, figure: str, kind: Kind | None = "value", at: At | None = None, **where: str
 ) -> pd.DataFrame:
-    """Return the rows of a figure, and of a grouping, group or threshold where they are named."""
-    place = {} if at is None else at._asdict()
-    for column, value in {"figure": figure, "kind": kind, **place, **where}.items():
+    """Return the rows of a figure, and of a kind, grouping or threshold where they are named."""
+    place = ({} if kind is None else {"kind": kind}) | ({} if at is None else at._asdict())
+    for column, value in {"figure": figure, **place, **where}.items():
         rows = rows[rows[column] == value]
     return rows
 

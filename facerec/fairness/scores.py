@@ -29,8 +29,9 @@ from facerec.fairness.audit import conclude, sentences, size_rows, with_groups
 from facerec.fairness.differentials import rate_rows
 from facerec.fairness.groupings import UNKNOWN, contradictory, form_groupings
 from facerec.fairness.rates import ListedPairs, Thresholds, listed_rates
-from facerec.fairness.result import DEFAULTS, Audit, AuditSettings
+from facerec.fairness.result import Audit
 from facerec.fairness.rows import Row
+from facerec.fairness.settings import SETTINGS, AuditSettings
 from facerec.verification.bench import infer_subjects
 from facerec.verification.protocols import ScoredPairs
 
@@ -48,10 +49,10 @@ def audit_scores(
     groups: Sequence[str],
     *,
     name: str,
-    settings: AuditSettings = DEFAULTS,
-    attributes: Attributes | None = None,
+    settings: AuditSettings = SETTINGS,
+    threshold: float | None = None,
     thresholds: Thresholds | None = None,
-    allow_inferred: bool = False,
+    attributes: Attributes | None = None,
     inputs: Sequence[Mapping[str, Any]] = (),
 ) -> Audit:
     """Audit the error rates of scored pairs by recorded groups.
@@ -61,19 +62,18 @@ def audit_scores(
         groups: attributes, the first one is the primary one.
         name: of the file, for reports and errors.
         settings: targets, seed and the like.
+        threshold: a score at which rates are counted too, and which all sentences are about.
+        thresholds: fixed on other data; by default on all impostors of these scores.
         attributes: where the groups of subjects are recorded, by subject; by default they are
             columns of the scores.
-        thresholds: fixed on other data; by default on all impostors of these scores.
-        allow_inferred: take labels whose source does not say how they were recorded.
         inputs: the files behind all this, for the report.
 
     Raises:
-        DatasetError: a group is recorded nowhere or nobody says how, no group can be shown, or one
-            attribute to intersect.
+        DatasetError: a group is recorded nowhere or nobody says how, or no group can be shown.
         MetricError: an impossible target, or no mated or no impostor score.
     """
     groups = tuple(dict.fromkeys(groups))
-    combinations = settings.combinations(groups, name)
+    combinations = settings.combinations(groups)
     pairs, unscored = scored.pairs(), np.repeat(np.isnan(scored.scores), 2)
     known = pairs.subjects is not None
     who = infer_subjects(pairs, 2 * len(pairs)) if pairs.subjects is None else pairs.subjects
@@ -87,7 +87,7 @@ def audit_scores(
     if attributes is None:
         # Tables of scores that others write have no such column: the banner says so.
         sources = scored.label_sources or {"": len(scored)}
-        allowed = allow_inferred or not scored.label_sources
+        allowed = settings.allow_inferred_labels or not scored.label_sources
         label_sources, inferred = check_sources(Path(name), sources, allow_inferred=allowed)
     else:
         label_sources, inferred = attributes.label_sources, attributes.inferred
@@ -95,8 +95,8 @@ def audit_scores(
     chosen = with_groups(groupings, exclusions, f"{name}: ", "subjects" if known else "pairs")
     sides = np.stack([pairs.first, pairs.second])
     listed = ListedPairs(name, scored.scores, sides, scored.issame, subjects, not known)
-    how: dict[str, Any] = {"thresholds": thresholds, "given": settings.threshold}
-    counted = listed_rates(listed, chosen, targets=settings.targets, **how)
+    how: dict[str, Any] = {"thresholds": thresholds, "given": threshold}
+    counted = listed_rates(listed, chosen, targets=settings.fmr, **how)
     rows: list[Row] = []
     for grouping in chosen:
         rows += size_rows(grouping, subjects if known else None, unscored, images=False)
@@ -105,7 +105,7 @@ def audit_scores(
     facts = {
         "inputs": list(inputs),
         "label_sources": list(label_sources),
-        "banner": INFERRED if inferred else None,
+        "banner": INFERRED if inferred else "",
         "pairs": int(np.count_nonzero(stay)),
         "subjects": int(subjects.max()) + 1 if known else None,
         "failures": int(np.count_nonzero(stay & np.isnan(scored.scores))),

@@ -176,22 +176,18 @@ class LikelihoodRatio(Checked):
         super().__post_init__()
         size, table = self.knots.shape, self.strangers
         arrays = (self.knots, self.coefficients, self.covariance, table)
-        if (
-            not 3 <= self.knots.size <= MOST_KNOTS
-            or [each.shape for each in arrays] != [size, size, size * 2, (len(table), 4)]
-            or not 0 < len(table) <= CELLS
-            or not all(np.isfinite(each).all() for each in arrays)
-        ):
-            raise MetricError("the arrays of a likelihood ratio do not fit together")
         with np.errstate(all="ignore"):
-            at, share, low, high = table.T
-            limits = np.array([self._rising[1], *self._surest])
             if (
-                self.low >= self.high
-                or min(np.diff(self.knots).min(), np.diff(at).min(initial=1)) <= 0
-                or not ((low >= 0) & (low <= share) & (share <= high) & (high <= 1)).all()
-                or not np.abs(limits[0]).max() <= MOST_LOG
-                or not np.abs(limits).max() <= 10 * MOST_LOG
+                not 3 <= self.knots.size <= MOST_KNOTS
+                or [each.shape for each in arrays] != [size, size, size * 2, (len(table), 4)]
+                or not 0 < len(table) <= CELLS
+                or not all(np.isfinite(each).all() for each in arrays)
+                or self.low >= self.high
+                or min(np.diff(self.knots).min(), np.diff(table[:, 0]).min(initial=1)) <= 0
+                # A share lies between its limits, and these between 0 and 1.
+                or np.diff(table[:, [2, 1, 3]], prepend=0, append=1).min() < 0
+                or not np.abs(self._rising[1]).max() <= MOST_LOG
+                or not np.abs(self._surest).max() <= 10 * MOST_LOG
                 or not 0 < self.effective <= self.subjects * (1 + 1e-9)
             ):
                 raise MetricError("no comparisons give such a likelihood ratio")

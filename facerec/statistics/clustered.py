@@ -18,7 +18,6 @@ import numpy as np
 import scipy  # whose parts are loaded where they are first used
 from numpy.typing import ArrayLike, NDArray
 
-from facerec.base.errors import MetricError
 from facerec.statistics.intervals import Bound, Interval, wilson
 
 Array = NDArray[np.float64]
@@ -225,7 +224,7 @@ class ClusteredFigure:
 
 @dataclass(frozen=True, eq=False)
 class ClusteredShare(ClusteredFigure):
-    """Share of comparisons that are events: FMR, FNMR, accuracy."""
+    """Share of comparisons, one at least, that are events: FMR, FNMR, accuracy."""
 
     events: int
     comparisons: int
@@ -260,7 +259,6 @@ class ClusteredShare(ClusteredFigure):
     def _counted(cls, events: float, touched: Array, loads: Array, cells: float) -> ClusteredShare:
         """Take comparisons of different subjects, each of which counts at both."""
         total = float(loads.sum()) / 2
-        _check(total)
         rate = events / total
         squares = events * (1 - rate) / total**2
         kind = Sums((touched - rate * loads) / total, loads, total, squares, squares, cells)
@@ -277,13 +275,9 @@ class ClusteredShare(ClusteredFigure):
             first: subject or family on one side, ``(N,)`` integers from 0.
             second: the one on the other side, ``(N,)``.
             alike: of mated comparisons, see `from_mated_counts`.
-
-        Raises:
-            MetricError: no comparison.
         """
         happened = np.asarray(events, dtype=np.float64)
         left, right = np.asarray(first), np.asarray(second)
-        _check(happened.size)
         if alike:
             return cls.from_mated_counts(np.bincount(left, happened), np.bincount(left), alike=True)
         influences = (happened - happened.mean()) / happened.size
@@ -307,14 +301,11 @@ class ClusteredShare(ClusteredFigure):
             alike: let each subject weigh alike, and not each comparison: the mean of the shares of
                 subjects. n images make n (n − 1)/2 comparisons, so that in a set such as LFW one
                 person may have most of them, and comparisons that weigh alike tell of that person.
-
-        Raises:
-            MetricError: no comparison.
         """
         happened, made = (np.asarray(x, dtype=np.float64) for x in (events, comparisons))
         scale = np.maximum(made, 1) if alike else np.ones_like(made)
         sums, loads = happened / scale, made / scale
-        _check(total := float(loads.sum()))
+        total = float(loads.sum())
         rate = float(sums.sum()) / total
         # Of single comparisons, each of which weighs 1 / (scale · total).
         squares = float(((sums * (1 - 2 * rate) + loads * rate**2) / scale).sum()) / total**2
@@ -337,9 +328,6 @@ class ClusteredShare(ClusteredFigure):
             images: number of images of each subject, ``(G,)``.
             others: images of other subjects, ``(H,)``, for the comparisons between two groups
                 that have no subject in common.
-
-        Raises:
-            MetricError: no comparison.
         """
         left = np.asarray(images, dtype=np.float64)
         right = left if others is None else np.asarray(others, dtype=np.float64)
@@ -351,7 +339,7 @@ class ClusteredShare(ClusteredFigure):
         else:
             loads = np.concatenate([left * right.sum(), right * left.sum()])
             columns = columns + left.size
-        total = max(loads.sum() / 2, 1)
+        total = loads.sum() / 2
         touched = _add(rows, counts, loads.size) + _add(columns, counts, loads.size)
         rate, possible = counts.sum() / total, left[rows] * right[entries.coords[1]]
         made = (left**2).sum() * (right**2).sum()
@@ -419,11 +407,6 @@ def _spread(changes: Array, count: int) -> float:
 
 def _add(index: NDArray[np.integer], values: Array, size: int) -> Array:
     return np.bincount(index, values, size).astype(np.float64, copy=False)
-
-
-def _check(comparisons: float) -> None:
-    if not comparisons:
-        raise MetricError("there are no comparisons; a rate needs at least one")
 
 
 def paired_difference(

@@ -96,8 +96,8 @@ class ScoredComparisons:
         """Return the area under the ROC."""
         area = self.roc.auc()
         # Share of the other class that each score beats, ties counting one half.
-        beaten = _below(self.non_mated, self.scores) - area
-        beaters = 1 - _below(self.mated, self.scores) - area
+        beaten = share_below(self.non_mated, self.scores) - area
+        beaters = 1 - share_below(self.mated, self.scores) - area
         counts = self.mated.size, self.non_mated.size
         return area, np.where(self.same, beaten / counts[0], beaters / counts[1])
 
@@ -225,7 +225,7 @@ class ScoredComparisons:
         return float((tpr[1] - tpr[0]) / (fpr[1] - fpr[0])) if fpr[1] > fpr[0] else 0.0
 
 
-def _below(ascending: NDArray[np.floating], scores: NDArray[np.floating]) -> Array:
+def share_below(ascending: NDArray[np.floating], scores: NDArray[np.floating]) -> Array:
     """Return the share of some scores that lies below each score, equal ones counting one half."""
     ends = (np.searchsorted(ascending, scores, side=side) for side in ("left", "right"))
     return np.asarray(sum(ends) / (2 * ascending.size), np.float64)

@@ -8,8 +8,8 @@ score lies between it and the lowest threshold whose FPR does not exceed f.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 
 import numpy as np
@@ -75,14 +75,9 @@ def parse_rate(rate: Rate) -> Fraction:
     """
     text = str(rate).strip()
     try:
-        if "/" in text:
-            value = Fraction(text)
-        else:
-            decimal = Decimal(text)
-            # Fraction writes the exponent out in digits, so an absurd one must not get there.
-            absurd = not decimal.is_finite() or (decimal != 0 and decimal.adjusted() < -400)
-            value = Fraction(-1) if absurd or decimal > 1 else Fraction(decimal)
-    except (ValueError, ZeroDivisionError, InvalidOperation):
+        # Fraction writes the exponent out in digits, so an absurd one must not get there.
+        value = Fraction("" if re.search(r"e[+-]?[\d_]{4}", text, re.IGNORECASE) else text)
+    except (ValueError, ZeroDivisionError):
         value = Fraction(-1)
     if not 0 <= value <= 1:
         raise MetricError(

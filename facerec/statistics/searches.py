@@ -35,9 +35,6 @@ def search_share(
         entry: subject whose entry causes the event alone, ``(n,)``; `NOBODY` where several do,
             none does, or there is no event.
         gallery: in which gallery each subject is enrolled, ``(G,)``; negative for none.
-
-    Raises:
-        MetricError: no search.
     """
     happened = np.asarray(events, dtype=bool)
     subject, cause, placed = (np.asarray(x, np.int64) for x in (probe, entry, gallery))

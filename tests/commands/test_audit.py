@@ -173,7 +173,6 @@ def test_quality_that_holds_the_norms_has_their_figures(workplace: Path, told: T
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--intersect"], "an intersection needs two attributes"),
         (["--group", "race"], "no column 'race'"),
         (["--embeddings", "none.npz"], "none.npz"),
         (["--pairs", "none"], "no pack for bench 'none'"),

@@ -21,10 +21,10 @@ from facerec.embedding.extraction import Embeddings
 from facerec.fairness import rows as names
 from facerec.fairness.attributes import read_attributes
 from facerec.fairness.audit import audit_embeddings
-from facerec.fairness.one_to_many import SearchPlan
 from facerec.fairness.page import page_files, write_audit
-from facerec.fairness.result import Audit, AuditSettings
+from facerec.fairness.result import Audit
 from facerec.fairness.scores import audit_scores
+from facerec.fairness.settings import AuditSettings, SearchPlan
 from facerec.records.images import MemoryImages
 from facerec.report.tidy import OF_PAIRS
 from facerec.statistics.intervals import wilson
@@ -34,7 +34,7 @@ from facerec.verification.protocols import ScoredPairs, read_scores
 EVIL = "<script>alert(1)</script>"
 SIZES = {"Amber": 40, "Blue": 30, EVIL: 26, "Dun": 4, "": 5}
 """Subjects of each race; the fourth is too small to be shown, the last is not recorded."""
-FAST = AuditSettings(targets=("1e-1", "1e-2", "1e-7"), permutations=99, replicates=50)
+FAST = AuditSettings(fmr=("1e-1", "1e-2", "1e-7"), permutations=99, replicates=50)
 
 
 def people(folder: Path, source: str = "curator", images: int = 4) -> tuple[Embeddings, Path]:
@@ -73,7 +73,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Audit:
         read_attributes(path, ["race", "sex"]),
         settings=replace(FAST, intersect=True),
         baseline=other,
-        searches=SearchPlan(("2e-1", "1e-1"), "Amber"),
+        searches=SearchPlan(fpir=("2e-1", "1e-1"), reference="Amber"),
         inputs=[{"role": "embeddings", "name": "E.npz", "sha256": "ab" * 32}],
     )
 
@@ -88,7 +88,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Audit:
 def test_rows_hold_what_was_counted(found: Audit) -> None:
     rows = found.rows
     assert found.groupings == ["race", "sex", "race × sex"]
-    assert found.facts["groups"]["race"]["suppressed"] == ["Dun"]
+    assert found.facts["groups"]["race"]["suppressed"] == ("Dun",)
     assert found.facts["failures"] == 1 and found.facts["subjects"] == 101
     where = {"grouping": "race", "group": "Amber"}
     assert names.value_of(rows, names.SUBJECTS, "size", **where) == 40
@@ -169,7 +169,7 @@ def test_an_audit_does_not_depend_on_the_order_of_images(tmp_path: Path) -> None
     labels = read_attributes(path, ["sex"])
     turned = np.random.default_rng(1).permutation(len(embeddings.norms))
     again = take(embeddings, turned)
-    plan = SearchPlan(("1e-1",))
+    plan = SearchPlan(fpir=("1e-1",))
     one, other = (
         audit_embeddings(each, labels, settings=FAST, searches=plan) for each in (embeddings, again)
     )
@@ -252,7 +252,7 @@ def test_a_sentence_counts_people_as_the_rows_do(tmp_path: Path, case: str) -> N
     scored = write_scores(
         tmp_path / "s.csv", "label,score,race", *map(np.array, (same, scores, races))
     )
-    settings = replace(FAST, targets=("1e-1",), replicates=200)
+    settings = replace(FAST, fmr=("1e-1",), replicates=200)
     document = audit_scores(scored, ("race",), name="s.csv", settings=settings).to_json("", [])
     rows = {(row["figure"], row["group"], row["kind"]): row for row in document["rows"]}
     assert [one["said"] for one in document["findings"] if "few" in one["text"]] == []

@@ -11,12 +11,12 @@ from helpers import toy_norms
 from facerec.fairness.norms import (
     SubjectNorms,
     between_sd,
-    clustered_mean,
+    mean_interval,
     norm_figures,
     variance_interval,
     within_interval,
 )
-from facerec.fairness.rows import BETWEEN, IMAGE_NORM, NORM, WITHIN
+from facerec.fairness.rows import BETWEEN, NORM, WITHIN
 
 draw = partial(toy_norms.draw, images=(1, 8))
 
@@ -28,7 +28,6 @@ def naive_figures(images: list[np.ndarray]) -> dict[str, float]:
     msw = within / (len(values) - len(images))
     spread = np.var([norms.mean() for norms in images], ddof=1)
     return {
-        IMAGE_NORM: values.mean(),
         NORM: np.mean([norms.mean() for norms in images]),
         WITHIN: math.sqrt(msw),
         BETWEEN: math.sqrt(max(0, spread - msw * np.mean([1 / len(n) for n in images]))),
@@ -53,17 +52,12 @@ def test_figures_equal_plain_words(seed: int) -> None:
             assert one.low <= one.value <= one.high
 
 
-def test_mean_over_images_by_a_loop() -> None:
-    row, images = norm_figures(draw(1))["a"], by_subject(draw(1), 0)
-    mean, between, within = (row[name].value for name in (IMAGE_NORM, BETWEEN, WITHIN))
-    total = sum(map(len, images))
-    residuals = [(n - mean).sum() / total for n in images]
-    error = sum(r**2 / (1 - len(n) / total) for r, n in zip(residuals, images, strict=True))
-    parts = [len(n) ** 2 * (between**2 + within**2 / len(n)) for n in images]
-    effective = sum(parts) ** 2 / sum(p**2 for p in parts)
-    freedom = effective * (len(images) - 1) / len(images)
-    expected = scipy.stats.t.interval(0.95, freedom, mean, error**0.5)
-    assert (row[IMAGE_NORM].low, row[IMAGE_NORM].high) == pytest.approx(expected)
+def test_the_interval_of_a_mean_is_students() -> None:
+    means = [norms.mean() for norms in by_subject(draw(1), 0)]
+    expected = scipy.stats.ttest_1samp(means, 20).confidence_interval(0.95)
+    found = norm_figures(draw(1))["a"][NORM]
+    assert (found.low, found.high) == pytest.approx(expected)
+    assert mean_interval(np.full(9, 0.1)) is None is mean_interval(np.ones(1))
 
 
 def test_variance_interval_by_bonetts_formula() -> None:
@@ -103,14 +97,14 @@ def test_within_interval_by_leaving_subjects_out() -> None:
 
 
 def test_intervals_cover_with_very_uneven_image_counts() -> None:
-    """Nominal 95 % of the mean over images and of the SD between 20 subjects."""
+    """Nominal 95 % of the mean of 20 subjects and of the SD between them."""
     generator = np.random.default_rng(0)
     covered = np.zeros(2)
     for _ in range(400):
         counts = np.minimum(generator.zipf(1.8, 20), 80).astype(float)
         means = generator.normal(0, np.sqrt(1 + 1 / counts))
         squares = generator.chisquare(np.maximum(counts - 1, 1e-9))
-        mean = clustered_mean(means, counts, 1 + 1 / counts)
+        mean = mean_interval(means)
         _, between = between_sd(means, squares, counts)
         covered += [mean.low <= 0 <= mean.high, between.low <= 1 <= between.high]
     assert (covered / 400 > 0.92).all() and (covered / 400 < 0.995).all()

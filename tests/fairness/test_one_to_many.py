@@ -16,12 +16,14 @@ from facerec.fairness import rows as names
 from facerec.fairness.attributes import Joined, join, read_attributes
 from facerec.fairness.findings import findings_of
 from facerec.fairness.groupings import EVERYBODY, OTHERS
-from facerec.fairness.one_to_many import OtherSubjects, SearchPlan, draw_galleries, search_groups
+from facerec.fairness.one_to_many import OtherSubjects, draw_galleries, search_groups
 from facerec.fairness.rows import At
+from facerec.fairness.settings import SearchPlan
 from facerec.report.tidy import tidy
 
 GROUPS = ("east", "west")
-PLAN = SearchPlan(targets=("1e-1", "5e-2"), reference="west")
+SEED = 0
+PLAN = SearchPlan(fpir=("1e-1", "5e-2"), reference="west")
 
 
 def people(
@@ -56,7 +58,7 @@ def naive(
     embeddings: Embeddings, joined: Joined, plan: SearchPlan
 ) -> list[tuple[int, bool, float, float]]:
     """Return image, whether it is mated, best other score and mate of all searches, by loops."""
-    half, enrolled = draw_galleries(joined.subjects, embeddings.ids, plan.seed)
+    half, enrolled = draw_galleries(joined.subjects, embeddings.ids, SEED)
     units = embeddings.vectors.astype(np.float64)
     units /= np.linalg.norm(units, axis=1, keepdims=True)
     failed = ~joined.acquired
@@ -86,7 +88,7 @@ def search(
     plan: SearchPlan = PLAN,
     others: OtherSubjects | None = None,
 ) -> pd.DataFrame:
-    rows, _ = search_groups(embeddings, joined, joined.groupings, plan, others)
+    rows, _ = search_groups(embeddings, joined, joined.groupings, plan, SEED, others)
     return tidy(rows)
 
 
@@ -104,7 +106,7 @@ def test_all_counts_equal_those_of_a_naive_loop(tmp_path: Path, failures: tuple[
     plan = PLAN
     found = search(embeddings, joined, plan)
     codes, searches = joined.groupings[0].codes, naive(embeddings, joined, plan)
-    for (basis, code), target in itertools.product(((EVERYBODY, None), ("west", 1)), plan.targets):
+    for (basis, code), target in itertools.product(((EVERYBODY, None), ("west", 1)), plan.fpir):
         of_basis = [s[2] for s in searches if not s[1] and code in (None, codes[s[0]])]
         at = At(target, basis)
         threshold = one(found, names.FPIR_THRESHOLD, at=at, kind="threshold")
@@ -136,7 +138,7 @@ def test_all_counts_equal_those_of_a_naive_loop(tmp_path: Path, failures: tuple[
 
 def test_ratios_are_of_the_rates_and_withheld_for_few_errors(tmp_path: Path) -> None:
     embeddings, joined = people(tmp_path, persons=120)
-    found = search(embeddings, joined, SearchPlan(targets=("3e-1", "1e-2")))
+    found = search(embeddings, joined, SearchPlan(fpir=("3e-1", "1e-2")))
     at = At("3e-1", EVERYBODY)
     many = one(found, "FPIR", "west", at, "ratio")
     west, east = (one(found, "FPIR", group, at) for group in ("west", "east"))
@@ -150,7 +152,7 @@ def test_ratios_are_of_the_rates_and_withheld_for_few_errors(tmp_path: Path) -> 
 
 def test_the_largest_detected_ratio_is_a_finding_and_no_other(tmp_path: Path) -> None:
     embeddings, joined = people(tmp_path, persons=160)
-    plan, vectors = SearchPlan(targets=("3e-1",)), embeddings.vectors
+    plan, vectors = SearchPlan(fpir=("3e-1",)), embeddings.vectors
     # Images of west are noisier: their persons are missed more often.
     west = joined.groupings[0].codes == 1
     noise = np.random.default_rng(3).normal(size=vectors.shape)
@@ -180,8 +182,8 @@ def test_thresholds_of_other_people_are_those_of_galleries_of_that_size(tmp_path
     found = search(embeddings, joined, plan, others)
     size = 22  # half of the 44 subjects
     units = others.vectors / np.linalg.norm(others.vectors, axis=1, keepdims=True)
-    _, enrolled = draw_galleries(others.subjects, others.ids, plan.seed)
-    order = np.random.default_rng((plan.seed, 2)).permutation(others.count)
+    _, enrolled = draw_galleries(others.subjects, others.ids, SEED)
+    order = np.random.default_rng((SEED, 2)).permutation(others.count)
     best = []
     for start in range(0, others.count // size * size, size):
         inside = set(order[start : start + size].tolist())
@@ -190,7 +192,7 @@ def test_thresholds_of_other_people_are_those_of_galleries_of_that_size(tmp_path
         for unit, who in zip(units, others.subjects, strict=True):
             if who not in inside:
                 best.append(max(unit @ t / np.linalg.norm(t) for t in sums.values()))
-    for target in plan.targets:
+    for target in plan.fpir:
         threshold = one(found, names.FPIR_THRESHOLD, at=At(target, OTHERS), kind="threshold")
         assert threshold.denominator == len(best)
         allowed = int(float(target) * len(best) + 1e-9)
@@ -207,7 +209,7 @@ def test_thresholds_of_other_people_are_those_of_galleries_of_that_size(tmp_path
 def test_impossible_requests_are_refused(tmp_path: Path) -> None:
     embeddings, joined = people(tmp_path)
     with pytest.raises(MetricError):
-        search(embeddings, joined, SearchPlan(targets=("2",)))
+        search(embeddings, joined, SearchPlan(fpir=("2",)))
     with pytest.raises(DatasetError, match="north"):
         search(embeddings, joined, SearchPlan(reference="north"))
     who = np.array([f"p{person}" for person in joined.subjects])
@@ -218,5 +220,12 @@ def test_impossible_requests_are_refused(tmp_path: Path) -> None:
         search(embeddings, joined, PLAN, others)
     with pytest.raises(DatasetError, match="nobody"):
         OtherSubjects.of(Embeddings(vectors, norms, True), "C.npz")
-    with pytest.raises(MetricError, match="both kinds"):
-        search(embeddings, replace(joined, subjects=np.arange(len(joined.subjects))))
+
+
+def test_without_mated_searches_the_others_are_counted(tmp_path: Path) -> None:
+    embeddings, joined = people(tmp_path)
+    found = search(embeddings, replace(joined, subjects=np.arange(len(joined.subjects))))
+    at = At("1e-1", EVERYBODY)
+    alarms, misses = (one(found, figure, EVERYBODY, at) for figure in ("FPIR", "FNIR"))
+    assert alarms.denominator == len(joined.subjects) and alarms.value <= 0.1
+    assert misses.remark == "no search" and np.isnan(misses.value)

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.stats import rankdata, t
 
-from facerec.base.errors import MetricError
 from facerec.statistics.clustered import (
     Bound,
     ClusteredShare,
@@ -219,11 +218,6 @@ def test_no_event_is_bounded_by_disjoint_pairs() -> None:
     every = ClusteredShare.from_mated_counts(np.full(40, 3), np.full(40, 3)).interval()
     assert isinstance(every, Bound) and every.high == 1
     assert every.low == pytest.approx(0.05 ** (1 / 40))
-
-
-def test_a_rate_needs_a_comparison() -> None:
-    with pytest.raises(MetricError, match="no comparisons"):
-        ClusteredShare.from_pairs([], [], [])
 
 
 def test_a_paired_difference_adds_seeds_and_subjects() -> None:

@@ -238,7 +238,7 @@ def _rank(
 
 
 def _accuracy(scored: ScoredComparisons, folds: NDArray[np.int64] | None) -> Estimate:
-    if folds is None or len(np.unique(folds)) < 2:
+    if folds is None:
         return Estimate(None)
-    accuracy, _ = held_out(scored, np.unique(folds, return_inverse=True)[1].reshape(-1))
+    accuracy, _ = held_out(scored, folds)
     return Estimate(accuracy.mean, events=accuracy.correct, total=accuracy.pairs)

@@ -29,7 +29,7 @@ from facerec.statistics.kfold import (
     insightface_accuracy,
     kfold_accuracy,
 )
-from facerec.statistics.operating_points import Rate, parse_rate
+from facerec.statistics.operating_points import Rate
 from facerec.statistics.rates import turned
 from facerec.verification.bench import INFERRED, Bench, Pairs, dependence, find_subjects
 from facerec.verification.result import Failure, TprEstimate, VerificationResult
@@ -206,8 +206,6 @@ def evaluate_bench(
         ImageError: an image does not decode and is not skipped.
         MetricError: an impossible target, or a class without any score.
     """
-    for target in fpr:
-        parse_rate(target)  # before minutes of embedding
     embeddings = embed_images(model, bench.images, flip=flip, **how)
     result = evaluate_embeddings(embeddings, bench, fpr=fpr, compat=compat)
     return replace(result, model=model.describe())

@@ -90,9 +90,7 @@ def tell(sides: Sequence[Verified], figures: Figures, console: Console) -> None:
         known = read_ratio(figures.calibration)
         for name, result in first.results.items():
             groups = None
-            if figures.subjects is not None:
-                if result.items is None:
-                    raise MetricError("scores alone name no images, so --group cannot be looked up")
+            if figures.subjects is not None and result.items is not None:
                 _, groups, _ = read_members(figures.subjects, result.items, figures.group)
             first.results[name] = judge(result, known, figures.calibration, groups)
     if figures.quality is not None:

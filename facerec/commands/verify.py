@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from facerec.embedding.extraction import Embeddings
     from facerec.embedding.model import EmbeddingModel
     from facerec.verification import Bench, VerificationResult
+    from facerec.verification.identification import IdentificationResult
 
 
 def verify(
@@ -87,10 +88,10 @@ def verify(
     from facerec.embedding.torch_model import TorchModel
     from facerec.galleries.known_overlaps import given_overlap, training_overlaps, without_known
     from facerec.records.quality import read_quality
+    from facerec.verification import VerificationResult
 
     # Whatever can be wrong is found before minutes of embedding.
-    settings = {"fpr": figures.check()}
-    console = Console()
+    fpr, console = figures.check(), Console()
     if embeddings is not None and embedder.model is not None:
         raise MetricError("--embeddings take the place of a model; leave one of them out")
     if embeddings is not None and is_embeddings(compare or embeddings):
@@ -132,13 +133,14 @@ def verify(
         side = Verified()
         for each, others in variants:
             found = _embed(source, each, embedder, console, told=each is not opened[0])
-            results = _judge(found, each, others, compat, settings, side)
-            for name, result in results.items():
-                # Two files of one name in different folders are two benches.
-                longer = f"{each.source.get('path')}{name.removeprefix(each.name)}"
-                key = name if name not in side.results else longer
-                side.results[key] = replace(result, model=about)
-        side.searches = [replace(search, model=about) for search in side.searches]
+            for result in _judge(found, each, others, compat, fpr):
+                told = replace(result, model=about)
+                if isinstance(told, VerificationResult):
+                    # Two files of one name in different folders are two benches.
+                    longer = f"{each.source.get('path')}{told.name.removeprefix(each.name)}"
+                    side.results[longer if told.name in side.results else told.name] = told
+                else:
+                    side.searches.append(told)
         sides.append(side)
     tell(sides, figures, console)
     return sides
@@ -186,24 +188,20 @@ def _judge(
     bench: Bench,
     others: Sequence[Bench],
     compat: Compat | None,
-    settings: Mapping[str, Any],
-    side: Verified,
-) -> dict[str, VerificationResult]:
-    """Return the results of 1:1 by name, of a bench and of variants with other pairs.
+    fpr: Sequence[str],
+) -> Iterator[VerificationResult | IdentificationResult]:
+    """Yield the results of a bench, and of variants with other pairs.
 
-    Templates are compared with raw and with unit norms; their results of 1:N are added to the side.
+    Templates are compared, and searched for, with raw and with unit norms.
     """
     from facerec.verification import evaluate, evaluate_embeddings, score_pairs
     from facerec.verification.identification import identify
     from facerec.verification.templates import TemplateBench, template_vectors
 
     if not isinstance(bench, TemplateBench):
-        every = {each.name: each for each in (bench, *others)}
-        return {
-            name: evaluate_embeddings(embeddings, each, compat=compat, **settings)
-            for name, each in every.items()
-        }
-    results: dict[str, VerificationResult] = {}
+        for each in (bench, *others):
+            yield evaluate_embeddings(embeddings, each, compat=compat, fpr=fpr)
+        return
     weightings: tuple[Literal["raw", "unit"], ...] = ("raw", "unit")
     for weighting in weightings:
         pooled = template_vectors(embeddings.vectors, bench, weighting)
@@ -215,19 +213,18 @@ def _judge(
             "source": bench.source,
         }
         if len(bench.pairs):
-            results[name] = evaluate(
+            yield evaluate(
                 score_pairs(pooled.vectors, bench.pairs.first, bench.pairs.second),
                 bench.pairs,
                 name=name,
                 notes=(*bench.notes, *pooled.notes),
                 subjects_from=bench.subjects_from,
                 items=bench.template_ids,
-                **settings,
+                fpr=fpr,
                 **facts,
             )
         if bench.probes is not None:
-            side.searches.append(replace(identify(pooled.vectors, bench, name=name), **facts))
-    return results
+            yield replace(identify(pooled.vectors, bench, name=name), **facts)
 
 
 def _try_preprocessing(
@@ -245,9 +242,7 @@ def _try_preprocessing(
         print_facts(model.file.facts(), console)
     print_model(model, False, embedder.aligner, console)
     with progress_bar(console, "images") as progress:
-        trials = try_preprocessing(
-            model, bench, align=embedder.aligner, batch_size=model.batch_size, progress=progress
-        )
+        trials = try_preprocessing(model, bench, align=embedder.aligner, progress=progress)
     placed = [(*map(str, at), f"{norm:.2f}") for at, norm in trials.placements.items()]
     caption = "where faces lie: mean raw norm of the images, moved right and down by pixels"
     console.print(Table(caption, ("right", "down", "mean norm"), placed[:5]).terminal())

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import tyro
 
+from facerec.base.errors import MetricError
 from facerec.commands.cli import Console, called_columns, run_command
 from facerec.commands.verified import FIGURES, Figures, Verified, tell
 
@@ -34,6 +35,8 @@ def verify_scores(
     from facerec.verification.protocols import read_scores
 
     fpr, called = figures.check(), called_columns(columns)
+    if figures.subjects is not None or figures.quality is not None:
+        raise MetricError("scores alone name no images: leave --subjects and --quality out")
 
     def judge(path: Path) -> Verified:
         scored = read_scores(path, distances=distances, called=called)

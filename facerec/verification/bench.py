@@ -57,8 +57,14 @@ class Pairs:
         return len(self.issame)
 
     def __getitem__(self, chosen: NDArray[np.bool_ | np.int64]) -> Pairs:
-        """Return some of the pairs, by places or by a mask, of the same items."""
-        folds = None if self.folds is None else self.folds[chosen]
+        """Return some of the pairs, by places or by a mask, of the same items.
+
+        Folds that have pairs left are numbered anew; one alone is none.
+        """
+        folds = None
+        if self.folds is not None:
+            left, folds = np.unique(self.folds[chosen], return_inverse=True)
+            folds = folds if left.size > 1 else None
         sides = self.first[chosen], self.second[chosen]
         return Pairs(*sides, self.issame[chosen], self.subjects, folds)
 
@@ -233,20 +239,18 @@ def find_pack(name_or_path: str | Path, data: Path | None = None) -> Path:
     Raises:
         PackError: there is no such file; the sentence lists the folders looked in.
     """
-    name = str(name_or_path)
-    path = Path(name_or_path)
+    name, path = str(name_or_path), Path(name_or_path)
     if path.suffix in SUFFIXES or len(path.parts) != 1 or is_bcolz(path):
-        if path.is_file() or is_bcolz(path):
-            return path
-        raise PackError(f"{path}: there is no such pack; give a .bin or .npz file or a bench name")
-    folders = bench_folders(data)
-    places = [at / f"{name}{end}" for d in folders for at in (d, d / name) for end in SUFFIXES]
-    if (pack := next(filter(Path.is_file, places), None)) is not None:
-        return pack
-    directories = ", ".join(f"{folder}/ and {folder / name}/" for folder in folders)
+        places = [path]
+    else:
+        folders = [at for folder in bench_folders(data) for at in (folder, folder / name)]
+        places = [folder / f"{name}{end}" for folder in folders for end in SUFFIXES]
+    for place in places:
+        if place.is_file() or is_bcolz(place):
+            return place
     raise PackError(
-        f"no pack for bench {name!r}: looked for {name}.bin and {name}.npz in {directories}; put "
-        f"an InsightFace-style {name}.bin there, or name its folder with --data or FACEREC_DATA"
+        f"no pack for bench {name!r}: looked for {', '.join(map(str, places))}; give an "
+        "InsightFace-style .bin or .npz, or name its folder with --data or FACEREC_DATA"
     )
 
 

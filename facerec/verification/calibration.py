@@ -91,7 +91,8 @@ def calibrate_model(
         MetricError: too few subjects, or scores that do not separate, or the wrong way round.
     """
     flip, about, faces = bool(embeddings.flip), embeddings.note["model"], None
-    rows = known_rows(embeddings, subjects)
+    subjects = np.where(np.isfinite(embeddings.norms), subjects, "")
+    rows = draw_images(subjects)
     if (people := len(np.unique(subjects[rows]))) < SMALLEST_GROUP:
         raise MetricError(
             f"{source}: {people} people are too few to decide by; calibrate on {SMALLEST_GROUP} or "
@@ -102,17 +103,22 @@ def calibrate_model(
         vectors = embeddings.vectors[rows]
         faces = fit_face_score(network, vectors, flip=flip, faces=pictures, progress=progress)
         subjects = np.where(faces.far(embeddings.vectors), "", subjects)
-        rows = known_rows(embeddings, subjects)
+        rows = draw_images(subjects)
     vectors, names = embeddings.vectors[rows], subjects[rows]
     counts, worth = count_scores(vectors, names), None
-    higher = _auc(source, counts)
+    if (higher := _roc(*counts.totals).auc()) < 0.5:
+        raise MetricError(
+            f"{source}: images of different people are more alike than those of one (AUC "
+            f"{higher:.2f}): who is on the images is the wrong way round, or wrong; mend the labels"
+        )
     try:
-        ratio, costs = _fit(source, counts, vectors, names, progress)
-    except MetricError:
-        if higher < SEPARATE:
-            raise
-        # So well do they part that no score is seen of both kinds often enough.
-    else:
+        ratio = LikelihoodRatio.fit(counts)
+        costs = cross_validate(vectors, names, progress=progress)
+        # In bits; 1 is what it costs to say nothing.
+        tells = ratio.effective >= MIN_EFFECTIVE and costs[0] < 1
+    except (MetricError, np.linalg.LinAlgError):
+        tells = False
+    if tells:
         of_group = np.full(len(names), "") if groups is None else groups[rows]
         worth = ScoreCalibration(
             model={name: about.get(name) for name in ("name", "sha256", "preprocessing")},
@@ -122,6 +128,12 @@ def calibrate_model(
             cllr=costs[0],
             least_cllr=costs[1],
             groups=_compare_groups(ratio, _within(vectors, names, of_group)),
+        )
+    elif higher < SEPARATE:  # else so well that no score is seen of both kinds often enough
+        raise MetricError(
+            f"{source}: mated and non-mated scores of {len(counts.images)} people do not separate, "
+            "or hardly overlap, so that no likelihood ratio can be told; calibrate on more people, "
+            "and check the model and who is on the images"
         )
     found = score_all_pairs(vectors, names, fpr=fpr, progress=progress)
     points = (table.estimate() for table in found.tables)
@@ -137,67 +149,6 @@ def calibrate_model(
         faces=faces,
         score_calibration=worth,
     )
-
-
-def _auc(source: str, counts: ScoreCounts) -> float:
-    """Return how often a mated pair of images scores higher than a non-mated one.
-
-    Raises:
-        MetricError: non-mated pairs score higher.
-    """
-    mated, others = counts.totals
-    above = 1 - (np.cumsum(mated) - mated / 2) / mated.sum()
-    higher = float(above @ others) / others.sum()
-    if higher < 0.5:
-        raise MetricError(
-            f"{source}: images of different people are more alike than those of one (AUC "
-            f"{higher:.2f}): who is on the images is the wrong way round, or wrong; mend the labels"
-        )
-    return higher
-
-
-def known_rows(embeddings: Embeddings, subjects: NDArray[np.str_]) -> NDArray[np.int64]:
-    """Return the rows that a calibration compares, see `draw_images`.
-
-    Args:
-        embeddings: of N images.
-        subjects: of them, ``(N,)``, empty where unknown.
-    """
-    known = np.flatnonzero((subjects != "") & np.isfinite(embeddings.norms))
-    return known[draw_images(subjects[known])]
-
-
-def _fit(
-    source: str,
-    counts: ScoreCounts,
-    vectors: NDArray[np.floating],
-    subjects: NDArray[np.str_],
-    progress: Progress | None,
-) -> tuple[LikelihoodRatio, tuple[float, float]]:
-    """Return the ratio that the scores of some images tell, and its costs as `cross_validate` does.
-
-    Raises:
-        MetricError: too few subjects, or scores that do not overlap or do not separate.
-    """
-    try:
-        found = LikelihoodRatio.fit(counts)
-        costs = cross_validate(vectors, subjects, progress=progress)
-    except np.linalg.LinAlgError as error:
-        raise MetricError(
-            f"{source}: mated and non-mated scores hardly overlap, so that no likelihood ratio can "
-            "be told; calibrate on more people"
-        ) from error
-    if found.effective < MIN_EFFECTIVE:
-        raise MetricError(
-            f"{source}: {found.subjects:,} people, effectively {found.effective:.1f}, are too few "
-            "for the interval of a likelihood ratio; calibrate on more people"
-        )
-    if costs[0] >= 1:  # bits; what it costs to say nothing
-        raise MetricError(
-            f"{source}: mated and non-mated scores do not separate, so that no score says "
-            "anything; check the model, and who is on the images"
-        )
-    return found, costs
 
 
 def _within(
@@ -331,11 +282,13 @@ def judge(
                 if len(counts.images) >= SMALLEST_GROUP:
                     counted[name] = counts
         rows = _compare_groups(calibration.ratio, counted)
+        shown: tuple[tuple[str, str, Unit], ...] = (
+            ("cllr", "Cllr, bits", "bits"),
+            ("too_high", "ratios too high by", "times"),
+        )
         for row in rows:
-            for name, what in (("cllr", "Cllr, bits"), ("too_high", "ratios too high by")):
-                low, high = row[f"{name}_interval"]
-                limits = Interval(low, high)
-                unit: Unit = "bits" if name == "cllr" else "times"
+            for name, what, unit in shown:
+                limits = Interval(*row[f"{name}_interval"])
                 metrics[f"{what}: {row['group']}"] = Estimate(row[name], limits, unit=unit)
         judged.append(differing(rows, groups))
     return replace(
@@ -372,18 +325,15 @@ class _Cells:
         self.mated, self.non_mated = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
 
     def __call__(self, tile: Tile) -> None:
-        cell = cell_of(tile.exact())
-        sides = self._sample.subject[tile.rows], self._sample.subject[tile.columns]
-        masks = self._sample.mated_pairs(tile)
-        if masks is not None:
+        cell, subject = cell_of(tile.exact()), self._sample.subject
+        first, second = np.broadcast_arrays(subject[tile.rows][:, None], subject[tile.columns])
+        kept: Any = slice(None)
+        if (masks := self._sample.mated_pairs(tile)) is not None:
             mated, excluded = masks
-            self._add(self.mated, sides[0][np.nonzero(mated)[0]], cell[mated])
-            kept = np.nonzero(~excluded)
-            self._add(self.non_mated, sides[0][kept[0]], cell[kept])
-            self._add(self.non_mated, sides[1][kept[1]], cell[kept])
-            return
-        self._add(self.non_mated, np.repeat(sides[0], cell.shape[1]), cell.ravel())
-        self._add(self.non_mated, np.repeat(sides[1], cell.shape[0]), cell.T.ravel())
+            self._add(self.mated, first[mated], cell[mated])
+            kept = ~excluded
+        for side in (first, second):
+            self._add(self.non_mated, side[kept].ravel(), cell[kept].ravel())
 
     @staticmethod
     def _add(
@@ -415,15 +365,14 @@ def _count(sample: Sample, spans: NDArray[np.int64] | None = None) -> ScoreCount
     return ScoreCounts(total(kernels, "mated"), total(kernels, "non_mated"), sample.images)
 
 
-def draw_images(subjects: ArrayLike) -> NDArray[np.int64]:
+def draw_images(subjects: NDArray[np.str_]) -> NDArray[np.int64]:
     """Return the rows of at most `MOST_IMAGES` images of at most `MOST_SUBJECTS` subjects.
 
     Args:
-        subjects: of the images, ``(N,)``.
+        subjects: of the images, ``(N,)``; those of nobody knows whom, empty, are left out.
     """
-    names = np.asarray(subjects)
-    order = np.random.default_rng(0).permutation(len(names))
-    subject = pd.factorize(names[order].astype(object))[0]  # numbered as they come
+    order = np.random.default_rng(0).permutation(np.flatnonzero(subjects != ""))
+    subject = pd.factorize(subjects[order].astype(object))[0]  # numbered as they come
     rank = pd.Series(subject).groupby(subject).cumcount().to_numpy()
     return np.sort(order[(subject < MOST_SUBJECTS) & (rank < MOST_IMAGES)])
 
@@ -489,11 +438,15 @@ def least_cllr(
         non_mated: non-mated comparisons in each cell.
         ends: between which log-likelihood ratios must lie.
     """
+    return min_cllr(_roc(mated, non_mated), (math.exp(ends[0]), float(np.exp(ends[1]))))
+
+
+def _roc(mated: NDArray[np.float64], non_mated: NDArray[np.float64]) -> RocCurve:
+    """Return the curve of comparisons counted by cell of the score, ``(CELLS,)`` each."""
     there = np.flatnonzero(mated + non_mated)[::-1]
-    accepts = [
+    true, false = (
         np.concatenate([[0], np.cumsum(side[there])]).astype(np.int64)
         for side in (mated, non_mated)
-    ]
+    )
     thresholds = np.concatenate([[np.inf], CENTRES[there]])
-    curve = RocCurve(thresholds, accepts[1], accepts[0], int(accepts[1][-1]), int(accepts[0][-1]))
-    return min_cllr(curve, (math.exp(ends[0]), float(np.exp(ends[1]))))
+    return RocCurve(thresholds, false, true, int(false[-1]), int(true[-1]))

@@ -26,10 +26,9 @@ def discard_by(result: VerificationResult, source: str) -> VerificationResult:
 
     Raises:
         DatasetError: the table is wrong or of other images.
-        MetricError: scores alone, no FPR with a threshold, or no mated pair with a quality.
+        MetricError: no FPR with a threshold, or no mated pair with a quality.
     """
-    if result.norms is None or result.items is None:
-        raise MetricError("scores alone name no images, so --quality cannot be looked up")
+    assert result.norms is not None and result.items is not None
     quality, point = read_quality(source, result.items), result.headline_point
     there = ~np.isnan(result.scores)
     pairs, scores = result.pairs[there], result.scores[there]

@@ -29,7 +29,7 @@ from facerec.statistics.kfold import (
     insightface_accuracy,
     kfold_accuracy,
 )
-from facerec.statistics.operating_points import Rate, parse_rate
+from facerec.statistics.operating_points import Rate
 from facerec.statistics.rates import turned
 from facerec.verification.bench import INFERRED, Bench, Pairs, dependence, find_subjects
 from facerec.verification.result import Failure, TprEstimate, VerificationResult
@@ -95,12 +95,7 @@ def evaluate(
     kept = pairs[valid]
     scored, subjects = kept.comparisons(values[valid])
     accuracy, by_fold = None, {}
-    if pairs.folds is not None and kept.folds is not None:
-        emptied = np.setdiff1d(pairs.folds, kept.folds)
-        if emptied.size:
-            raise MetricError(
-                f"{name}: no pair of fold {emptied[0] + 1} has a score; leave the fold out"
-            )
+    if kept.folds is not None:
         by_fold["accuracy"], right = held_out(scored, kept.folds)
         around = (
             wilson(int(right.sum()), right.size)
@@ -211,8 +206,6 @@ def evaluate_bench(
         ImageError: an image does not decode and is not skipped.
         MetricError: an impossible target, or a class without any score.
     """
-    for target in fpr:
-        parse_rate(target)  # before minutes of embedding
     embeddings = embed_images(model, bench.images, flip=flip, **how)
     result = evaluate_embeddings(embeddings, bench, fpr=fpr, compat=compat)
     return replace(result, model=model.describe())

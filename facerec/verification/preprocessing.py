@@ -129,7 +129,6 @@ def try_preprocessing(
     bench: Bench,
     *,
     align: Aligner | None = None,
-    batch_size: int = 64,
     progress: Progress | None = None,
 ) -> Trials:
     """Find out where faces lie for a model and how its pixels are prepared, without flip.
@@ -141,7 +140,6 @@ def try_preprocessing(
         model: what embeds.
         bench: whole folds are used up to `PAIRS` pairs, or so many where it has no folds.
         align: finds the face in photos that are not aligned yet.
-        batch_size: images embedded together.
         progress: see `facerec.base.progress.Progress`.
 
     Raises:
@@ -164,7 +162,7 @@ def try_preprocessing(
             bench.images,
             flip=False,
             align=align,
-            batch_size=batch_size,
+            batch_size=model.batch_size,
             indices=used,
             progress=section(progress, doing, number * len(used), total),
         )
@@ -199,8 +197,6 @@ def _rank(
     """Compare the scores ``(candidates, pairs)`` of the candidates, the assumed one first."""
     there = ~np.isnan(scores).all(axis=0)
     pairs = bench.pairs[chosen[there]]
-    if min(np.bincount(pairs.issame, minlength=2)) < 2:
-        raise MetricError(f"{bench.name}: two same and two different pairs need a score at least")
     # What one candidate alone drives to infinity tells nothing of a pair.
     known = np.nan_to_num(scores[:, there].astype(np.float64))
     sides, (subjects, *_) = zip(*map(pairs.comparisons, known), strict=True)
@@ -238,7 +234,7 @@ def _rank(
 
 
 def _accuracy(scored: ScoredComparisons, folds: NDArray[np.int64] | None) -> Estimate:
-    if folds is None or len(np.unique(folds)) < 2:
+    if folds is None:
         return Estimate(None)
-    accuracy, _ = held_out(scored, np.unique(folds, return_inverse=True)[1].reshape(-1))
+    accuracy, _ = held_out(scored, folds)
     return Estimate(accuracy.mean, events=accuracy.correct, total=accuracy.pairs)

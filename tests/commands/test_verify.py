@@ -233,7 +233,7 @@ def make_ijb(root: Path) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--bench", "agedb_30"], "no pack for bench 'agedb_30': looked for agedb_30.bin and "),
+        (["--bench", "agedb_30"], "no pack for bench 'agedb_30': looked for data/agedb_30.bin"),
         (["--fpr", "1e-3", "2"], "target '2' is not a rate between 0 and 1; write it as 1e-3"),
         (["--model", "gone.onnx"], "gone.onnx: no such model"),
         (["--channels", "bgr"], "runs/newest/model.safetensors: the file wants channels"),

@@ -231,6 +231,18 @@ def test_where_a_few_people_have_most_pairs_each_person_weighs_alike_too(photos:
         assert each["low"] is None and "too few for an interval" in each["remark"]
 
 
+def test_a_fold_without_a_score_leaves_the_others() -> None:
+    matrix, same = make_embeddings()
+    matrix[40:80] = np.nan  # pairs of the second fold
+    result = run(matrix, same, compat="insightface")
+    scores, kept = score_rows(matrix), np.r_[:20, 40:200]
+    nine = fold_indices(180, 9)
+    assert result.folds["accuracy"] == kfold_accuracy(scores[kept], same[kept], nine)
+    assert result.folds["insightface"].folds == 9 and "9 folds" in result.accuracy.remark
+    matrix[80:] = np.nan
+    assert run(matrix, same, fpr=["1e-1"]).accuracy is None
+
+
 def test_class_without_a_score_is_an_error() -> None:
     matrix, same = make_embeddings()
     matrix[0::2][same] = np.nan

@@ -62,11 +62,8 @@ def read_pairs(
     """
     format = format or guess_format(path)
     if format is None or format not in FORMATS:
-        said = f"there is no format {format!r} of pair lists"
-        if not format and not Path(path).exists():
-            raise DatasetError(f"{path}: there is no such list of pairs; check the path")
-        said = said if format else f"{path}: its name does not tell its form"
-        raise DatasetError(f"{said}; give --format, one of {', '.join(FORMATS)}")
+        said = f"there is no format {format!r}" if format else "its name does not tell its form"
+        raise DatasetError(f"{path}: {said}; give --format, one of {', '.join(FORMATS)}")
     if images is not None and format in ("parquet", "bin", "npz"):
         raise DatasetError(f"{path}: it holds its images; leave the folder of images out")
     return FORMATS[format](Path(path), None if images is None else Path(images))

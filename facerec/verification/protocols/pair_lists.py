@@ -193,26 +193,17 @@ def read_cfp(path: Path, images: Path | None, split: str) -> Bench:
         DatasetError: files are missing or have another grammar.
     """
     protocol = path / "Protocol" if (path / "Protocol").is_dir() else path
-    folders = sorted((protocol / "Split" / split).glob("[0-9]*"))
-    names = [folder.name for folder in folders]
-    if not names or names != [f"{number:02d}" for number in range(1, len(names) + 1)]:
-        raise DatasetError(
-            f"{protocol / 'Split' / split}: folders 01, 02, … with same.txt and diff.txt belong "
-            f"here, found {', '.join(names) or 'none'}; name the folder that holds CFP's Protocol"
-        )
     lists = [protocol / f"Pair_list_{view}.txt" for view in ("F", split[1])]
-    listed = [_cfp_images(file) for file in lists]
+    first, second = map(_cfp_images, lists)
     pairs, files = [], {*lists}
+    folders = sorted((protocol / "Split" / split).glob("[0-9]*"))
     for folder, same in itertools.product(folders, (True, False)):
         file = folder / ("same.txt" if same else "diff.txt")
         files.add(file)
-        for where, fields in read_matches(file, r"([0-9]{1,9})\s*,\s*([0-9]{1,9})", "'i,j'"):
-            sides = []
-            for number, ids in zip(map(int, fields), listed, strict=True):
-                if not 0 < number <= len(ids):
-                    raise malformed(where, number, f"a number up to {len(ids):,}, as listed,")
-                sides.append(ids[number - 1])
-            pairs.append(NamedPair(sides[0], sides[1], same, where, folder.name))
+        for where, (i, j) in read_matches(file, r"([0-9]{1,9})\s*,\s*([0-9]{1,9})", "'i,j'"):
+            if int(i) not in first or int(j) not in second:
+                raise malformed(where, f"{i},{j}", "two numbers of images in the lists")
+            pairs.append(NamedPair(first[int(i)], second[int(j)], same, where, folder.name))
     root, notes = images or protocol.parent / "Data" / "Images", []
     # Copies with train and test have the subjects one folder deeper.
     deeper = {inside.name: inside.parent.name for inside in sorted(root.glob("*/*"))}
@@ -234,16 +225,12 @@ def read_cfp(path: Path, images: Path | None, split: str) -> Bench:
     )
 
 
-def _cfp_images(path: Path) -> list[str]:
-    """Return the ids ``subject/view/file`` of lines ``n path``, in their order."""
-    ids, form = [], "'{} folder/subject/view/file'"
-    lines = read_matches(path, r"(\S+)\s+(.*)", form.format("number"))
-    for number, (where, (given, image)) in enumerate(lines, start=1):
-        parts = PurePosixPath(image.replace("\\", "/")).parts[-3:]
-        if given != str(number) or len(parts) < 3:
-            raise malformed(where, f"{given} {image}", form.format(number))
-        ids.append("/".join(parts))
-    return ids
+def _cfp_images(path: Path) -> dict[int, str]:
+    """Return the ids ``subject/view/file`` of lines ``number path``, by number."""
+    part = r"([^/\\]+)"
+    form = rf"([0-9]{{1,9}})\s+(?:.*[/\\])?{part}[/\\]{part}[/\\]{part}"
+    lines = read_matches(path, form, "'number folder/subject/view/file'")
+    return {int(number): "/".join(parts) for _, (number, *parts) in lines}
 
 
 def read_agedb(path: Path, images: Path | None) -> Bench:
@@ -303,7 +290,7 @@ def read_flat(path: Path, images: Path | None) -> Bench:
         DatasetError: a line with other fields, or no place that holds labels only.
     """
     lines, columns, folds = _flat_columns(path, read_lines(path))
-    at, begin = _flat_labels(path, columns)
+    at, begin = _flat_labels(columns)
     labels, *sides = (column[begin:] for column in (columns.pop(at), *columns))
     if not any("/" in name for side in sides for name in side):
         sides = [[name.replace("\\", "/") for name in side] for side in sides]
@@ -326,7 +313,7 @@ def read_flat(path: Path, images: Path | None) -> Bench:
     return list_bench(path, "flat", pairs, root, subject_of=subject_of, notes=notes)
 
 
-def _flat_labels(path: Path, columns: list[list[str]]) -> tuple[int, int]:
+def _flat_labels(columns: list[list[str]]) -> tuple[int, int]:
     """Return which of three columns has the labels, and in which row they begin."""
     files = any(sign in column[0] for column in columns for sign in "./\\")
     counts = {}
@@ -337,11 +324,6 @@ def _flat_labels(path: Path, columns: list[list[str]]) -> tuple[int, int]:
         if (name in HEADERS and name not in LABELS) or (above and not files):
             return at, 1
         counts[at] = sum(text in LABELS for text in (name, *below))
-    if counts[0] == counts[2] == len(columns[0]):
-        raise DatasetError(
-            f"{path}: the first and the last field are labels in all lines; give the images "
-            "names that are no labels, or write a header such as image1,image2,label"
-        )
     return (2 if counts[2] >= counts[0] else 0), 0
 
 

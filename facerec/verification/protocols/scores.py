@@ -97,20 +97,12 @@ def read_scores(
         DatasetError: another form; the sentence names the line.
     """
     path = Path(path)
-    if path.suffix.lower() == ".parquet":
-        text = path.with_suffix(".csv")
-        raise DatasetError(
-            f"{path}: a Parquet table, and scores are read from text; `import pandas as pd; "
-            f"pd.read_parquet('{path}').to_csv('{text}', index=False)` writes it"
-        )
     first = read_lines(path)[0][1]
     mark = next((mark for mark in ",;\t" if mark in first), None)
     names = [name.strip(' "') for name in first.split(mark)]
-    # A line of scores ends in a number, or in a word for none.
-    words = [name for name in names if _number(name) is None or is_missing(name)]
-    worded = words == names and _number(names[-1]) is None
     table = None
-    if called or worded or (mark is not None and "score" in map(str.lower, names)):
+    # A line of scores ends in a number, or in a word for none.
+    if called or _number(names[-1]) is None or "score" in map(str.lower, names):
         table = TextTable(path, called=called)
     columns: Sequence[str] = TEXT_COLUMNS.get(len(_fields(first)), ())
     if table is not None:

@@ -12,7 +12,7 @@ from facerec.base.defaults import ALL_PAIRS_TARGETS
 from facerec.base.devices import choose_device
 from facerec.base.progress import Progress
 from facerec.cosines.counts import Sample, count_mated, count_non_mated, float32_at_least
-from facerec.statistics.operating_points import Rate, allowed_accepts, parse_rate
+from facerec.statistics.operating_points import Rate, allowed_accepts
 from facerec.verification.scoring.results import AllPairs, ErrorTable
 
 MOST_BY_PAIR = 2**28
@@ -53,8 +53,6 @@ def score_all_pairs(
             or no non-mated pair of usable images, or too many pairs about a threshold.
         DeviceError: the device is not there.
     """
-    for target in fpr:
-        parse_rate(target)
     sample = Sample(vectors, subjects, choose_device(device), tile, progress)
     allowed = [allowed_accepts(target, sample.non_mated) for target in fpr]
     given = [float32_at_least(threshold) for threshold in thresholds]
@@ -82,7 +80,6 @@ def score_all_pairs(
         mated=sample.mated,
         non_mated=sample.non_mated,
         subjects=sample.labels,
-        images_per_subject=sample.images,
         tables=tables,
         mated_scores=scores,
     )

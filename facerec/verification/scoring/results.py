@@ -111,8 +111,6 @@ class AllPairs:
     non_mated: int
     subjects: NDArray[Any]
     """Label of each subject with a usable image, ``(G,)``, ascending."""
-    images_per_subject: NDArray[np.int64]
-    """Usable images of each subject, ``(G,)``."""
     tables: tuple[ErrorTable, ...]
     """At the thresholds given, then at the operating points, in their order."""
     mated_scores: NDArray[np.float32]

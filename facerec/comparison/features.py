@@ -52,6 +52,11 @@ class FeatureSet(ImageSet):
         if self.second_views is not None:
             self.second_views = self.second_views[self._kept]
 
+    @property
+    def size(self) -> int:
+        """How many features an image has, K."""
+        return self.features.shape[1]
+
     def train(self, positions: NDArray[np.int64], seed: int, epoch: int) -> Tensor:
         """Return features ``(B, K)``; where a batch holds an image again, its second view.
 

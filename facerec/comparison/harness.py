@@ -41,10 +41,10 @@ from facerec.comparison.fit import ArmTrainer, Fit
 from facerec.comparison.image_sets import ImageData, ImageSet, open_image_set
 from facerec.comparison.losses import LossModule
 from facerec.comparison.own_losses import check_first_step
-from facerec.comparison.protocol import UNTRAINED, Arm, Comparison
+from facerec.comparison.protocol import UNTRAINED, Arm, Comparison, Protocol
 from facerec.comparison.retrieval import clustering
 from facerec.comparison.search import Search, Trial, best_of, optuna
-from facerec.comparison.trunks import Trunk, read_recipe
+from facerec.comparison.trunks import read_recipe
 from facerec.records.synthetic import SyntheticSet, write_synthetic
 from facerec.report.documents import provenance_of
 
@@ -250,7 +250,7 @@ class Harness:
         elif self.on_features:
             models = [nn.Identity()]
         else:
-            models = [self.trainer.create_trunk(protocol.trunk, drawn)]
+            models = [self.trainer.create_trunk(protocol, drawn)]
         sides = scored_positions(self.images, self.split)
         run = score_models(
             self.trainer, protocol, models, sides, fits, asked.metrics, asked.recalls
@@ -277,8 +277,8 @@ class Harness:
 
     def _check_models(self) -> None:
         """Build what will be trained once, as a folder keeps to the comparison it began with."""
-        for trunk in self._trunks:
-            self.trainer.create_trunk(trunk, seed=0)
+        for protocol in self._protocols:
+            self.trainer.create_trunk(protocol, seed=0)
         for arm in self.comparison.arms:
             protocol = self.comparison.protocol_of(arm)
             loss = LossModule(
@@ -288,13 +288,13 @@ class Harness:
                 check_first_step(loss, protocol.batch.per_class)
 
     @property
-    def _trunks(self) -> set[Trunk]:
-        return {self.comparison.protocol_of(arm).trunk for arm in self.comparison.arms}
+    def _protocols(self) -> set[Protocol]:
+        return {self.comparison.protocol_of(arm) for arm in self.comparison.arms}
 
     @property
     def _weights(self) -> list[Path]:
         """The files that trunks begin with."""
-        return sorted({trunk.weights for trunk in self._trunks if trunk.weights is not None})
+        return sorted({each.trunk.weights for each in self._protocols if each.trunk.weights})
 
     def _check_weights(self) -> list[str]:
         """Refuse weights that were trained on these images; say where that is unknown."""

@@ -79,7 +79,8 @@ class Protocol(Checked):
 
     trunk: Trunk = field(default_factory=Trunk)
     transform: FaceTransform | CropTransform | None = field(default_factory=FaceTransform)
-    """What happens to an image before the trunk; None for features, which stay as they are."""
+    """What happens to an image before the trunk, which takes the size that it gives; None for
+    features, which stay as they are."""
     optimizer: Optimizer = field(default_factory=RMSprop)
     batch: ClassBatch = field(default_factory=ClassBatch)
     steps_per_epoch: Count = 100
@@ -93,19 +94,6 @@ class Protocol(Checked):
     numbering: Numbering = "kfold"
     """Which classes make a fold: scikit-learn's KFold without shuffling, or as in the Reality
     Check."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if (self.transform is None) != (self.trunk.name == FEATURES):
-            raise RecipeError(
-                f"the trunk {FEATURES} needs transform=None, and only that one does; found "
-                f"{self.trunk.name} with {self.transform}"
-            )
-        if self.transform is not None and self.transform.size != self.trunk.image_size:
-            raise RecipeError(
-                f"the transform gives images of {self.transform.size}×{self.transform.size} "
-                f"pixels, but trunk.image_size is {self.trunk.image_size}; make them equal"
-            )
 
 
 PENALTY_RANGE = Range(WEIGHT, 0.0, 10.0, "log_with_zero")
@@ -281,11 +269,11 @@ class Comparison(Checked):
         """Refuse what would make the comparison unfair or impossible.
 
         Raises:
-            RecipeError: arms differ in a field that is not declared, or a searched field
-                does not exist.
+            RecipeError: arms differ in a field that is not declared, take other data than there
+                are, or a searched field does not exist.
         """
-        common = to_dict(self.protocol)
-        data = self.data
+        common, data = to_dict(self.protocol), self.data
+        features = isinstance(data, FeatureData)
         given = 1 + bool(data.second_views) if isinstance(data, FeatureData) else MOST
         for arm in self.ordered:
             if arm.loss.views > given:
@@ -293,7 +281,14 @@ class Comparison(Checked):
                     f"arm {arm.name}: its loss needs two views of every image, but there is one; "
                     "give features of the second ones with --second-views FILE"
                 )
-            different = differences(common, to_dict(self.protocol_of(arm)))
+            protocol = self.protocol_of(arm)
+            if {protocol.trunk.name == FEATURES, protocol.transform is None} != {features}:
+                raise RecipeError(
+                    f"arm {arm.name}: the trunk {FEATURES} with transform=None is for features, "
+                    "and other trunks with a transform are for images; give the features of a "
+                    f"frozen network with --features, or another trunk than {protocol.trunk.name}"
+                )
+            different = differences(common, to_dict(protocol))
             undeclared = [name for name in different if not is_within(name, self.declared)]
             if undeclared:
                 raise RecipeError(

@@ -176,10 +176,13 @@ class BatchReader:
     Args:
         images: the image set.
         transform: what happens to the images.
+
+    Attributes:
+        size: height and width of what it gives, in pixels.
     """
 
     def __init__(self, images: ImageSet, transform: Transform) -> None:
-        self.images, self.transform = images, transform
+        self.images, self.transform, self.size = images, transform, transform.size
         self._cache: dict[int, Image] = {}
         self._cached = 0
 

@@ -44,6 +44,7 @@ UNTRAINED = replace(BASE, name="untrained")
         (lambda: replace(BASE, name="a/b"), "letters, digits and"),
         (lambda: replace(BASE, name=".."), "not dots alone"),
         (lambda: comparison(Path("x"), arms=(UNTRAINED,)), "that of a"),
+        (lambda: comparison(Path("x"), protocol=protocol(transform=None)).check(), "for features"),
         (lambda: Range("x", 1, 1), "low 1 must lie below high 1"),
         (lambda: Range("x", 1, 2, "log_with_zero"), "starts at 0"),
     ],

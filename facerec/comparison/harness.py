@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from facerec.base.errors import ComparisonError, message_line
+from facerec.base.errors import ComparisonError, fault
 from facerec.base.files import check_no_links, open_file, parse_json, read_file, sha256, write_json
 from facerec.base.libraries import Library
 from facerec.base.progress import Progress
@@ -164,7 +164,7 @@ class Harness:
                 told = counts
                 if all(done >= wanted for done, wanted in counts.values()):
                     return self.results()
-                if not any(map(self._work, (None, *self.comparison.ordered))):
+                if not any(map(self._work, (None, *self.comparison.arms))):
                     time.sleep(_WAIT)
 
     def _count(self, arm: Arm | None) -> tuple[int, int]:
@@ -311,7 +311,7 @@ class Harness:
 
     def _write_manifest(self) -> dict[str, Any]:
         """Write what the folder holds, or return what it began with, which must be the same."""
-        comparison, split = to_dict(self.comparison), self.split.to_dict()
+        comparison = to_dict(self.comparison)
         installed = [name for name in _PACKAGES if find_spec(name.replace("-", "_"))]
         own = {arm.loss.kind: arm.loss.entry.sha256 for arm in self.comparison.arms}
         manifest = {
@@ -320,8 +320,6 @@ class Harness:
             "comparison_sha256": digest(comparison),
             "data": self.images.fingerprint(),
             "notes": self._notes,
-            "split": split,
-            "split_sha256": digest(split),
             "seeds": {
                 "trials": self._seed(0),
                 "final_runs": [self._seed(1, k) for k in range(self.comparison.repetitions)],
@@ -340,13 +338,10 @@ class Harness:
             begun = parse_json(read_file(path))
             changed = differences(_compared(begun), _compared(manifest))
         except (OSError, ValueError, LookupError, TypeError) as error:
-            raise ComparisonError(
-                f"{path}: is no manifest of a comparison ({message_line(error)}); choose another "
-                "folder with --out"
-            ) from error
+            changed = [f"form ({fault(error)})"]
         if changed:
             raise ComparisonError(
-                f"{path}: this folder holds a comparison with another {', '.join(changed)}; take "
+                f"{path}: what this folder holds was begun with another {', '.join(changed)}; take "
                 "the change back, or choose another folder with --out"
             )
         return begun
@@ -358,9 +353,8 @@ def _name(arm: Arm | None) -> str:
 
 def _compared(manifest: dict[str, Any]) -> dict[str, Any]:
     """Return what a folder keeps to, its arms by name, so that differences say whose they are."""
-    names = ("data", "split_sha256", "weights_sha256")
     own = {f"SHA-256 of {loss}": code for loss, code in manifest["own_losses_sha256"].items()}
     stored = manifest["comparison"]
     arms = {arm["name"]: arm for arm in stored["arms"]}
     found = {**stored, "arms": arms, "order": list(arms)}
-    return {**found, **own, **{f"({name})": manifest.get(name) for name in names}}
+    return {**found, **own, **{f"({name})": manifest[name] for name in ("data", "weights_sha256")}}

@@ -165,7 +165,7 @@ def _page(summary: Summary, drawings: Drawings) -> Page:
         "alone in their class)."
     )
     manifest = summary.results.manifest
-    hashes = ("comparison_sha256", "split_sha256", "own_losses_sha256")
+    hashes = ("comparison_sha256", "own_losses_sha256")
     origin = ("command", "versions", "device", "data", *hashes, "seeds")
     known = {name: manifest[name] for name in origin if manifest.get(name)}
     facts = {**to_dict(comparison.protocol), **known}

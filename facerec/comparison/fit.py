@@ -17,7 +17,7 @@ from facerec.comparison.batches import class_batches, derived_seed
 from facerec.comparison.features import FeatureSet
 from facerec.comparison.image_sets import ImageSet
 from facerec.comparison.losses import LossModule
-from facerec.comparison.protocol import Arm, Metric, Protocol
+from facerec.comparison.protocol import Arm, Protocol
 from facerec.comparison.retrieval import retrieve
 from facerec.comparison.splits import Fold, select_classes
 from facerec.comparison.transforms import BatchReader, Transform
@@ -27,7 +27,7 @@ from facerec.training.optimization import parameter_groups
 from facerec.training.step import Stepper
 from facerec.training.terms import MicroBatch, NormTerm, Term
 
-SELECTED_BY: Metric = "map_at_r"
+SELECTED_BY = "map_at_r"
 """What early stopping and the search go by."""
 
 _EVALUATION_BATCH = 128

@@ -51,6 +51,9 @@ from facerec.report.documents import provenance_of
 _PACKAGES = ("numpy", "torch", "optuna", "pytorch-metric-learning", "timm")
 """Packages whose versions are noted, where they are installed."""
 
+_KEPT = ("comparison", "data", "weights_sha256", "own_losses_sha256")
+"""What a folder keeps to, of its manifest."""
+
 _WAIT = 1.0
 """Seconds between two looks at what other workers do."""
 
@@ -312,6 +315,8 @@ class Harness:
     def _write_manifest(self) -> dict[str, Any]:
         """Write what the folder holds, or return what it began with, which must be the same."""
         comparison = to_dict(self.comparison)
+        # By their names, so that differences say whose they are.
+        comparison["arms"] = {arm["name"]: arm for arm in comparison["arms"]}
         installed = [name for name in _PACKAGES if find_spec(name.replace("-", "_"))]
         own = {arm.loss.kind: arm.loss.entry.sha256 for arm in self.comparison.arms}
         manifest = {
@@ -336,7 +341,8 @@ class Harness:
             return manifest
         try:
             begun = parse_json(read_file(path))
-            changed = differences(_compared(begun), _compared(manifest))
+            kept, asked = ({name: each[name] for name in _KEPT} for each in (begun, manifest))
+            changed = differences(kept, asked)
         except (OSError, ValueError, LookupError, TypeError) as error:
             changed = [f"form ({fault(error)})"]
         if changed:
@@ -349,12 +355,3 @@ class Harness:
 
 def _name(arm: Arm | None) -> str:
     return UNTRAINED if arm is None else arm.name
-
-
-def _compared(manifest: dict[str, Any]) -> dict[str, Any]:
-    """Return what a folder keeps to, its arms by name, so that differences say whose they are."""
-    own = {f"SHA-256 of {loss}": code for loss, code in manifest["own_losses_sha256"].items()}
-    stored = manifest["comparison"]
-    arms = {arm["name"]: arm for arm in stored["arms"]}
-    found = {**stored, "arms": arms, "order": list(arms)}
-    return {**found, **own, **{f"({name})": manifest[name] for name in ("data", "weights_sha256")}}

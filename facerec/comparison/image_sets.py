@@ -29,9 +29,6 @@ LIST = "images.csv"
 """List of a folder of images: paths, classes and perhaps parts. ``examples/retrieval_sets.py``
 writes it for CUB-200-2011, Cars196, Stanford Online Products and In-Shop Clothes Retrieval."""
 
-MAX_HASHED_BYTES = 64 << 20
-"""Files beyond this size enter a fingerprint by their size alone."""
-
 _BENCH = re.compile(
     r"((ca|cp|xq|sl)?lfw|age_?db\d*|ijb_?[abc]|rfw|tinyface|cfp_?f[pf]|cfp_dataset)(_.*)?|cfp"
 )
@@ -129,8 +126,8 @@ class ImageSet:
     def fingerprint(self) -> dict[str, Any]:
         """Identify the set without reading its images, as JSON types.
 
-        Counts, one hash over all ids and classes, and the size of every list or record file, with
-        its SHA-256 up to 64 MiB.
+        Counts, one hash over all ids and classes, and the size of every file of them, with its
+        SHA-256 for all but the ``.rec``, whose places of images its ``.idx`` has.
         """
         digest = hashlib.sha256()
         for name, label in zip(self.ids.tolist(), self.labels.tolist(), strict=True):
@@ -140,8 +137,8 @@ class ImageSet:
             "classes": self.num_classes,
             "labels_sha256": digest.hexdigest(),
             "files": [
-                {"name": path.name, "bytes": (size := path.stat().st_size)}
-                | ({"sha256": sha256(path)} if size <= MAX_HASHED_BYTES else {})
+                {"name": path.name, "bytes": path.stat().st_size}
+                | ({} if path.suffix == ".rec" else {"sha256": sha256(path)})
                 for path in self.files
             ],
         }

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from facerec.base.errors import RecipeError
-from facerec.base.limits import Checked, shown
+from facerec.base.limits import Checked
 from facerec.base.recipe import check
 from facerec.comparison.loss_table import TABLE, Entry, Formula, Setting, Shape, Value, searched
 from facerec.comparison.ranges import Range
@@ -77,17 +77,10 @@ class MetricLoss(_Row):
         Raises:
             RecipeError: there is no such loss or setting, or a value is not allowed.
         """
-        if name not in TABLE:
-            raise RecipeError(
-                f"no loss is called {shown(name)}; known are "
-                f"{', '.join([*TABLE, *HEADS])}, and FILE.py:NAME of your own"
-            )
-        own = TABLE[name].settings
-        values = {**(settings or {}), **given}
-        if unknown := [each for each in values if each not in own]:
-            raise RecipeError(
-                f"{name} has no setting {shown(unknown[0])}; it has {', '.join(own) or 'none'}"
-            )
+        check(Literal[tuple(TABLE)], name, "MetricLoss", "name")
+        own, values = TABLE[name].settings, {**(settings or {}), **given}
+        for key in values:
+            check(Literal[tuple(own)], key, name, "a setting")
         filled = {key: values.get(key, each.default) for key, each in own.items()}
         object.__setattr__(self, "name", name)
         object.__setattr__(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from facerec.base.defaults import ClusterMetric
 from facerec.base.errors import RecipeError
@@ -27,14 +27,13 @@ from facerec.heads import NormPenalty
 from facerec.records.synthetic import SyntheticSet
 from facerec.training import Optimizer, RMSprop
 
-Metric = Literal["map_at_r", "r_precision", "precision_at_1"]
-METRICS: dict[Metric, str] = {
+METRICS = {
     "map_at_r": "MAP@R",
     "r_precision": "R-Precision",
     "precision_at_1": "P@1",
 }
 
-CLUSTER_METRICS: dict[ClusterMetric, str] = {"nmi": "NMI", "f1": "F1"}
+CLUSTER_METRICS = {"nmi": "NMI", "f1": "F1"}
 """Metrics of a k-means on all queries, so that no single query has one."""
 
 RECALLS = (1, 2, 4, 8)
@@ -46,8 +45,7 @@ FIGURES: tuple[str, ...] = (*METRICS, *(f"recall@{k}" for k in RECALLS))
 
 def figure_title(name: str) -> str:
     """Return how the figure of a name is written: ``map_at_r`` is MAP@R, ``recall@8`` Recall@8."""
-    titles = {str(key): title for key, title in (*METRICS.items(), *CLUSTER_METRICS.items())}
-    return titles.get(name) or name.replace("recall", "Recall")
+    return {**METRICS, **CLUSTER_METRICS}.get(name) or name.replace("recall", "Recall")
 
 
 UNTRAINED = "untrained"
@@ -150,9 +148,8 @@ class Arm(Checked):
             RecipeError: a value that its dataclass refuses.
         """
         arm = self
-        whole = {r.field for r in self.ranges if r.integer}
         for name, value in setting.items():
-            arm = _set(arm, name, int(value) if name in whole else value)
+            arm = _set(arm, name, value)
         return arm
 
 

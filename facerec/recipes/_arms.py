@@ -28,7 +28,6 @@ from facerec.comparison import (
     Trunk,
 )
 from facerec.heads import SEC, ArcFace, CosFace, SphereFace
-from facerec.records import Augmentation
 from facerec.records.synthetic import SyntheticSet
 from facerec.training import Adam, RMSprop
 
@@ -36,7 +35,7 @@ faces = SyntheticSet(subjects=160, images_per_subject=12, pairs_per_fold=4)
 
 small = Protocol(
     trunk=Trunk(name="small_cnn", embedding_size=64),
-    transform=FaceTransform(size=28, shrink=4, augmentation=Augmentation(flip=0.5)),
+    transform=FaceTransform(size=28, shrink=4),
     optimizer=Adam(lr=1e-3),
     batch=ClassBatch(classes=8, per_class=4),
     steps_per_epoch=20,

@@ -80,7 +80,7 @@ def test_a_comparison_from_the_command_line(
     assert "\nRetrieval on the test classes" in printed  # on a line of its own
     assert str(out / "report.html") in printed.replace("\n", "")
     results = json.loads((out / "results.json").read_text())
-    assert results["schema"] == "facerec.comparison.results/5"
+    assert results["schema"] == "facerec.comparison.results/6"
     assert {"CosFace", "CosFace+SEC"} <= {row["arm"] for row in read_table(out / "table.csv")}
     page = (out / "report.html").read_bytes()
     main(command)  # nothing is left to do
@@ -101,7 +101,7 @@ def test_a_comparison_from_the_command_line(
             ["RECIPE", "--losses", "no.py:Spread"],
             "the loss no.py:Spread cannot be made (FileNotFoundError",
         ),
-        (["RECIPE", "--losses", "Tripplet"], "no loss is called 'Tripplet'"),
+        (["RECIPE", "--losses", "Tripplet"], "found 'Tripplet'"),
         (["RECIPE", "--trials", "0"], "--trials must be at least 1 and at most"),
         (["RECIPE", "--storage", "sqlite:////nowhere/x.db"], "storage of trials cannot be used"),
     ],
@@ -129,7 +129,7 @@ def test_a_loss_of_a_file_is_compared_and_stays_the_same(
     assert results["manifest"]["own_losses_sha256"] == {own: written}
     main(command)
     losses.write_text(LOSSES + "# changed")
-    assert f"another SHA-256 of {own}" in refused(main, *command)
+    assert f"another own_losses_sha256.{own}" in refused(main, *command)
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_there_and_back(trainer: ArmTrainer, tmp_path: Path) -> None:
     run = score_models(trainer, protocol(), [model], [np.arange(48, 96)], [fit], metrics=("nmi",))
     write_final(tmp_path / "x.npz", run)
     again = read_final(tmp_path / "x.npz")
-    assert again.fits == (fit,) and again.tied == run.tied and again.dropped == run.dropped
+    assert again.fits == (fit,) and again.dropped == run.dropped
     assert again.scores.keys() == run.scores.keys()
     for key, values in run.scores.items():
         assert np.array_equal(again.scores[key], values)

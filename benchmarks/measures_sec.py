@@ -30,7 +30,7 @@ FORMS = {"absolute": SEC(weight=0.1), "scale-free": SEC(weight=0.2, scale_free=T
 def shrunken_cnn(config: Backbone) -> nn.Module:
     """Make a small network that looks at a quarter of the resolution; seconds an epoch."""
     fields = {name: getattr(config, name) for name in ("embedding_size", "embedding_bn")}
-    trunk = create_trunk(Trunk(name="small_cnn", image_size=28, **fields), seed=0)
+    trunk = create_trunk(Trunk(name="small_cnn", **fields), seed=0, size=28)
     return nn.Sequential(nn.AvgPool2d(4), trunk)
 
 

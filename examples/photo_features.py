@@ -37,7 +37,7 @@ def main() -> None:
     plan = load_recipe(arguments.recipe, Comparison)
     photos = open_image_set(replace(plan.data, path=arguments.data))
     reader = BatchReader(photos, plan.protocol.transform)
-    network = create_trunk(plan.protocol.trunk, plan.seed).eval().trunk.trunk
+    network = create_trunk(plan.protocol.trunk, plan.seed, reader.size).eval().trunk.trunk
     arguments.out.mkdir(parents=True, exist_ok=True)
     everything = np.arange(len(photos))
     for name in ("first", "second"):

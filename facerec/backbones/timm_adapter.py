@@ -98,7 +98,7 @@ def _feature_size(trunk: nn.Module, name: str, image_size: int) -> int:
         raise ModelError(
             f"{name} makes no row of features of an image of {image_size}×{image_size} pixels "
             f"({message_line(error)}); choose a network that pools and takes such images, or in a "
-            "comparison set trunk.image_size and the transform to what it takes"
+            "comparison set the transform to what it takes"
         ) from error
     finally:
         trunk.train()

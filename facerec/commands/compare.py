@@ -132,14 +132,12 @@ def _plan(
     plan = load_recipe(recipe, Comparison)
     if losses:
         plan = of_losses(plan, losses)
-    if data is not None and features is not None:
-        raise RecipeError("give --data with images or --features, not both")
+    if (data and features) or (second_views and not features):
+        raise RecipeError("give --data with images, or --features, perhaps with --second-views")
     if data is not None:
         plan = replace(plan, data=ImageData(data))
     if features is not None:
         plan = on_features(plan, FeatureData(features, second_views))
-    elif second_views is not None:
-        raise RecipeError("--second-views goes with --features")
     if smoke:
         plan = smaller(plan)
     return replace(plan, **changes)

@@ -37,7 +37,7 @@ def class_batches(
         DatasetError: fewer classes than a batch needs.
     """
     count = len(np.unique(labels))
-    if min(classes, per_class) < 1 or count < classes:
+    if count < classes:
         raise DatasetError(
             f"batches of {classes} classes × {per_class} images cannot be made from "
             f"{count:,} classes; take fewer classes in a batch, or data with more"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from facerec.base.errors import DatasetError
-from facerec.comparison.image_sets import ImageSet, bench_error, ordered, refuse_bench_name
+from facerec.comparison.image_sets import ImageSet, ordered, refuse_bench
 from facerec.cosines.unit_rows import row_norms
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.file import read_embeddings
@@ -52,6 +52,11 @@ class FeatureSet(ImageSet):
         if self.second_views is not None:
             self.second_views = self.second_views[self._kept]
 
+    @property
+    def size(self) -> int:
+        """How many features an image has, K."""
+        return self.features.shape[1]
+
     def train(self, positions: NDArray[np.int64], seed: int, epoch: int) -> Tensor:
         """Return features ``(B, K)``; where a batch holds an image again, its second view.
 
@@ -85,7 +90,7 @@ def open_features(config: FeatureData) -> FeatureSet:
 
     Raises:
         FacerecError: a bench; a file that is missing, damaged or names no classes; second views of
-            other images or of another size; too few classes with two images.
+            other images or of another size.
     """
     path = Path(config.path)
     first = _read(path)
@@ -122,11 +127,9 @@ def open_features(config: FeatureData) -> FeatureSet:
 
 
 def _read(path: Path) -> Embeddings:
-    refuse_bench_name(path)
     embeddings = read_embeddings(path, numbered=True)
     source = embeddings.note.get("source")
-    if isinstance(source, dict) and source.get("kind") == "bench":
-        raise bench_error(path)
+    refuse_bench(path, known=isinstance(source, dict) and source.get("kind") == "bench")
     return embeddings
 
 

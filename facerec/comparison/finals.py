@@ -46,8 +46,6 @@ class FinalRun:
     """How each of them was trained; none for an untrained model."""
     dropped: int
     """Queries without another image of their class."""
-    tied: float
-    """Share of queries whose neighbours were in part ordered by index (concatenated)."""
 
     @property
     def failure(self) -> str | None:
@@ -119,7 +117,7 @@ def score_models(
     norms = [np.linalg.norm(np.concatenate(each).astype(np.float64), axis=1) for each in raw]
     scores[MODELS, "norm_mean"] = np.array([each.mean() for each in norms])
     scores[MODELS, "norm_cv2"] = np.array([each.var() / each.mean() ** 2 for each in norms])
-    return FinalRun(together.labels, scores, tuple(fits), together.dropped, together.tied)
+    return FinalRun(together.labels, scores, tuple(fits), together.dropped)
 
 
 def _concatenate(sides: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
@@ -131,7 +129,7 @@ def _concatenate(sides: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
 def write_final(path: Path, run: FinalRun) -> None:
     """Write a run as ``.npz`` without pickles, whole or not at all."""
     arrays: dict[str, Any] = {":".join(key): values for key, values in run.scores.items()}
-    note = json.dumps({"fits": to_dict(run.fits), "dropped": run.dropped, "tied": run.tied})
+    note = json.dumps({"fits": to_dict(run.fits), "dropped": run.dropped})
     with atomic_path(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, labels=run.labels, note=np.array(note), **arrays)
 
@@ -148,7 +146,7 @@ def read_final(path: Path) -> FinalRun:
         note, labels = json.loads(str(arrays.pop("note"))), arrays.pop("labels")
         fits = from_dict(tuple[Fit, ...], note["fits"], str(path))
         scores = {tuple(name.split(":", 1)): values for name, values in arrays.items()}
-        return FinalRun(labels, scores, fits, note["dropped"], note["tied"])
+        return FinalRun(labels, scores, fits, note["dropped"])
     # Damaged archives end in many kinds of error, down to those of zlib.
     except Exception as error:
         raise ComparisonError(

@@ -17,17 +17,17 @@ from facerec.comparison.batches import class_batches, derived_seed
 from facerec.comparison.features import FeatureSet
 from facerec.comparison.image_sets import ImageSet
 from facerec.comparison.losses import LossModule
-from facerec.comparison.protocol import Arm, Metric, Protocol
+from facerec.comparison.protocol import Arm, Protocol
 from facerec.comparison.retrieval import retrieve
 from facerec.comparison.splits import Fold, select_classes
 from facerec.comparison.transforms import BatchReader, Transform
-from facerec.comparison.trunks import Trunk, create_trunk
+from facerec.comparison.trunks import create_trunk
 from facerec.heads.output import LossOutput
 from facerec.training.optimization import parameter_groups
 from facerec.training.step import Stepper
 from facerec.training.terms import MicroBatch, NormTerm, Term
 
-SELECTED_BY: Metric = "map_at_r"
+SELECTED_BY = "map_at_r"
 """What early stopping and the search go by."""
 
 _EVALUATION_BATCH = 128
@@ -100,11 +100,9 @@ class ArmTrainer:
         self.images, self.labels, self.device = images, images.labels, device
         self._readers: dict[Transform, BatchReader] = {}
 
-    def create_trunk(self, config: Trunk, seed: int) -> nn.Module:
+    def create_trunk(self, protocol: Protocol, seed: int) -> nn.Module:
         """Build the network for these images or features; see `trunks.create_trunk`."""
-        images = self.images
-        size = images.features.shape[1] if isinstance(images, FeatureSet) else None
-        trunk = create_trunk(config, seed, size)
+        trunk = create_trunk(protocol.trunk, seed, self._reader(protocol).size)
         # Convolutions on a CPU take half the time so.
         return trunk.to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
@@ -124,7 +122,7 @@ class ArmTrainer:
             How training went, and the trunk of its best epoch in evaluation mode.
         """
         started = time.perf_counter()
-        trunk = self.create_trunk(protocol.trunk, seed)
+        trunk = self.create_trunk(protocol, seed)
         stepper = create_stepper(trunk, arm, protocol, len(fold.train), seed)
         held_out, _ = select_classes(self.labels, fold.validation)
         curve, best, failure = [self._validate(trunk, protocol, held_out)], 0, None
@@ -185,5 +183,5 @@ class ArmTrainer:
         if isinstance(self.images, FeatureSet):
             return self.images
         transform = protocol.transform
-        assert transform is not None  # `Protocol` has one for every trunk but features
+        assert transform is not None  # see `Comparison.check`
         return self._readers.setdefault(transform, BatchReader(self.images, transform))

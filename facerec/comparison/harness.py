@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from facerec.base.errors import ComparisonError, message_line
+from facerec.base.errors import ComparisonError, fault
 from facerec.base.files import check_no_links, open_file, parse_json, read_file, sha256, write_json
 from facerec.base.libraries import Library
 from facerec.base.progress import Progress
@@ -41,15 +41,18 @@ from facerec.comparison.fit import ArmTrainer, Fit
 from facerec.comparison.image_sets import ImageData, ImageSet, open_image_set
 from facerec.comparison.losses import LossModule
 from facerec.comparison.own_losses import check_first_step
-from facerec.comparison.protocol import UNTRAINED, Arm, Comparison
+from facerec.comparison.protocol import UNTRAINED, Arm, Comparison, Protocol
 from facerec.comparison.retrieval import clustering
 from facerec.comparison.search import Search, Trial, best_of, optuna
-from facerec.comparison.trunks import Trunk, read_recipe
+from facerec.comparison.trunks import read_recipe
 from facerec.records.synthetic import SyntheticSet, write_synthetic
 from facerec.report.documents import provenance_of
 
 _PACKAGES = ("numpy", "torch", "optuna", "pytorch-metric-learning", "timm")
 """Packages whose versions are noted, where they are installed."""
+
+_KEPT = ("comparison", "data", "weights_sha256", "own_losses_sha256")
+"""What a folder keeps to, of its manifest."""
 
 _WAIT = 1.0
 """Seconds between two looks at what other workers do."""
@@ -164,7 +167,7 @@ class Harness:
                 told = counts
                 if all(done >= wanted for done, wanted in counts.values()):
                     return self.results()
-                if not any(map(self._work, (None, *self.comparison.ordered))):
+                if not any(map(self._work, (None, *self.comparison.arms))):
                     time.sleep(_WAIT)
 
     def _count(self, arm: Arm | None) -> tuple[int, int]:
@@ -250,7 +253,7 @@ class Harness:
         elif self.on_features:
             models = [nn.Identity()]
         else:
-            models = [self.trainer.create_trunk(protocol.trunk, drawn)]
+            models = [self.trainer.create_trunk(protocol, drawn)]
         sides = scored_positions(self.images, self.split)
         run = score_models(
             self.trainer, protocol, models, sides, fits, asked.metrics, asked.recalls
@@ -277,8 +280,8 @@ class Harness:
 
     def _check_models(self) -> None:
         """Build what will be trained once, as a folder keeps to the comparison it began with."""
-        for trunk in self._trunks:
-            self.trainer.create_trunk(trunk, seed=0)
+        for protocol in self._protocols:
+            self.trainer.create_trunk(protocol, seed=0)
         for arm in self.comparison.arms:
             protocol = self.comparison.protocol_of(arm)
             loss = LossModule(
@@ -288,13 +291,13 @@ class Harness:
                 check_first_step(loss, protocol.batch.per_class)
 
     @property
-    def _trunks(self) -> set[Trunk]:
-        return {self.comparison.protocol_of(arm).trunk for arm in self.comparison.arms}
+    def _protocols(self) -> set[Protocol]:
+        return {self.comparison.protocol_of(arm) for arm in self.comparison.arms}
 
     @property
     def _weights(self) -> list[Path]:
         """The files that trunks begin with."""
-        return sorted({trunk.weights for trunk in self._trunks if trunk.weights is not None})
+        return sorted({each.trunk.weights for each in self._protocols if each.trunk.weights})
 
     def _check_weights(self) -> list[str]:
         """Refuse weights that were trained on these images; say where that is unknown."""
@@ -311,7 +314,9 @@ class Harness:
 
     def _write_manifest(self) -> dict[str, Any]:
         """Write what the folder holds, or return what it began with, which must be the same."""
-        comparison, split = to_dict(self.comparison), self.split.to_dict()
+        comparison = to_dict(self.comparison)
+        # By their names, so that differences say whose they are.
+        comparison["arms"] = {arm["name"]: arm for arm in comparison["arms"]}
         installed = [name for name in _PACKAGES if find_spec(name.replace("-", "_"))]
         own = {arm.loss.kind: arm.loss.entry.sha256 for arm in self.comparison.arms}
         manifest = {
@@ -320,8 +325,6 @@ class Harness:
             "comparison_sha256": digest(comparison),
             "data": self.images.fingerprint(),
             "notes": self._notes,
-            "split": split,
-            "split_sha256": digest(split),
             "seeds": {
                 "trials": self._seed(0),
                 "final_runs": [self._seed(1, k) for k in range(self.comparison.repetitions)],
@@ -338,15 +341,13 @@ class Harness:
             return manifest
         try:
             begun = parse_json(read_file(path))
-            changed = differences(_compared(begun), _compared(manifest))
+            kept, asked = ({name: each[name] for name in _KEPT} for each in (begun, manifest))
+            changed = differences(kept, asked)
         except (OSError, ValueError, LookupError, TypeError) as error:
-            raise ComparisonError(
-                f"{path}: is no manifest of a comparison ({message_line(error)}); choose another "
-                "folder with --out"
-            ) from error
+            changed = [f"form ({fault(error)})"]
         if changed:
             raise ComparisonError(
-                f"{path}: this folder holds a comparison with another {', '.join(changed)}; take "
+                f"{path}: what this folder holds was begun with another {', '.join(changed)}; take "
                 "the change back, or choose another folder with --out"
             )
         return begun
@@ -354,13 +355,3 @@ class Harness:
 
 def _name(arm: Arm | None) -> str:
     return UNTRAINED if arm is None else arm.name
-
-
-def _compared(manifest: dict[str, Any]) -> dict[str, Any]:
-    """Return what a folder keeps to, its arms by name, so that differences say whose they are."""
-    names = ("data", "split_sha256", "weights_sha256")
-    own = {f"SHA-256 of {loss}": code for loss, code in manifest["own_losses_sha256"].items()}
-    stored = manifest["comparison"]
-    arms = {arm["name"]: arm for arm in stored["arms"]}
-    found = {**stored, "arms": arms, "order": list(arms)}
-    return {**found, **own, **{f"({name})": manifest.get(name) for name in names}}

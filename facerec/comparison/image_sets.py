@@ -29,9 +29,6 @@ LIST = "images.csv"
 """List of a folder of images: paths, classes and perhaps parts. ``examples/retrieval_sets.py``
 writes it for CUB-200-2011, Cars196, Stanford Online Products and In-Shop Clothes Retrieval."""
 
-MAX_HASHED_BYTES = 64 << 20
-"""Files beyond this size enter a fingerprint by their size alone."""
-
 _BENCH = re.compile(
     r"((ca|cp|xq|sl)?lfw|age_?db\d*|ijb_?[abc]|rfw|tinyface|cfp_?f[pf]|cfp_dataset)(_.*)?|cfp"
 )
@@ -57,9 +54,6 @@ class ImageSet:
 
     It is made of all images that there are: classes that cannot be retrieved are left out, and the
     others numbered anew, in their order.
-
-    Raises:
-        DatasetError: fewer than two classes with two images.
     """
 
     path: Path
@@ -86,11 +80,6 @@ class ImageSet:
         names, sizes = self.class_names, np.bincount(self.labels, minlength=len(self.class_names))
         kept_classes = np.flatnonzero(sizes >= 2)
         lone = [names[c] for c in np.flatnonzero(sizes == 1).tolist()]
-        if len(kept_classes) < 2:
-            raise DatasetError(
-                f"{self.path}: {len(kept_classes)} of {len(sizes):,} classes have two images or "
-                "more, but a comparison needs classes to train on and others to score; add images"
-            )
         self._kept = kept = np.flatnonzero(sizes[self.labels] >= 2)
         self.labels = np.searchsorted(kept_classes, self.labels[kept])
         self.class_names = [names[c] for c in kept_classes.tolist()]
@@ -137,8 +126,8 @@ class ImageSet:
     def fingerprint(self) -> dict[str, Any]:
         """Identify the set without reading its images, as JSON types.
 
-        Counts, one hash over all ids and classes, and the size of every list or record file, with
-        its SHA-256 up to 64 MiB.
+        Counts, one hash over all ids and classes, and the size of every file of them, with its
+        SHA-256 for all but the ``.rec``, whose places of images its ``.idx`` has.
         """
         digest = hashlib.sha256()
         for name, label in zip(self.ids.tolist(), self.labels.tolist(), strict=True):
@@ -148,8 +137,8 @@ class ImageSet:
             "classes": self.num_classes,
             "labels_sha256": digest.hexdigest(),
             "files": [
-                {"name": path.name, "bytes": (size := path.stat().st_size)}
-                | ({"sha256": sha256(path)} if size <= MAX_HASHED_BYTES else {})
+                {"name": path.name, "bytes": path.stat().st_size}
+                | ({} if path.suffix == ".rec" else {"sha256": sha256(path)})
                 for path in self.files
             ],
         }
@@ -158,21 +147,16 @@ class ImageSet:
 def open_image_set(config: ImageData) -> ImageSet:
     """Open the images of a comparison.
 
-    Verification benches are refused: they judge the models that a comparison selects, so nothing
-    may be selected on them.
-
     Args:
         config: where they are.
 
     Raises:
-        FacerecError: a bench; files missing, damaged or inconsistent (naming file and line); too
-            few classes with two images.
+        FacerecError: a bench; files missing, damaged or inconsistent (naming file and line).
     """
     path = Path(config.path)
-    refuse_bench_name(path)
     records = path.is_file() or any(path.glob("*.rec"))
-    if path.suffix in _PACK_SUFFIXES or (any(path.glob("*.bin")) and not records):
-        raise bench_error(path)
+    packs = any(path.glob("*.bin")) and not records
+    refuse_bench(path, known=packs or path.suffix in _PACK_SUFFIXES)
     if (path / LIST).is_file():
         return _read_list(path)
     source = RecordImages(path) if records else SubjectFolders(path)
@@ -185,26 +169,21 @@ def open_image_set(config: ImageData) -> ImageSet:
     return ImageSet(path, source.ids, source.labels, names, files, source, notes=notes)
 
 
-def refuse_bench_name(path: Path) -> None:
-    """Refuse files and folders that bear the name of a bench.
+def refuse_bench(path: Path, *, known: bool) -> None:
+    """Refuse verification benches: nothing may be selected on what judges the models selected.
 
     Raises:
-        DatasetError: this one does.
+        DatasetError: this is ``known`` for one, or the file or its folder bears the name of one.
     """
     names = []
     for candidate in (path, path.resolve()):
         files = candidate.suffix in _FILE_SUFFIXES
         names += [candidate.stem, candidate.parent.name] if files else [candidate.name]
-    if any(_BENCH.fullmatch(re.sub(r"[\W_]+", "_", name.lower())) for name in names):
-        raise bench_error(path)
-
-
-def bench_error(path: Path) -> DatasetError:
-    """Return what refuses a bench."""
-    return DatasetError(
-        f"{path}: this is a verification bench, and nothing may be selected on a bench; compare on "
-        "identities held out from a training set (records or a folder)"
-    )
+    if known or any(_BENCH.fullmatch(re.sub(r"[\W_]+", "_", name.lower())) for name in names):
+        raise DatasetError(
+            f"{path}: this is a verification bench, and nothing may be selected on a bench; "
+            "compare on identities held out from a training set (records or a folder)"
+        )
 
 
 def _read_list(root: Path) -> ImageSet:

@@ -202,17 +202,10 @@ def _fill(parameter: Tensor, center_init: str, seed: int, columns: bool) -> None
 
 
 def _row(
-    make: Callable[..., Formula], factor: str = "", beta_lr: float | None = None, **own: Setting
+    make: Callable[..., Formula], factor: str = "", best_lr: float | None = None, **own: Setting
 ) -> Entry:
-    """Return a row without weights of classes; with ``beta_lr`` its β is learned."""
-    return Entry(make, own, learns=beta_lr is not None, factor=factor, best_lr=beta_lr)
-
-
-def _of_classes(
-    make: Callable[..., Formula], factor: str, best_lr: float | None = None, **settings: Setting
-) -> Entry:
-    """Return a row with a weight vector for each class."""
-    return Entry(make, {**settings, "center_init": _CENTERS}, True, factor, best_lr)
+    """Return a row; it learns vectors of classes, or a β, for which there is a rate."""
+    return Entry(make, own, "center_init" in own or best_lr is not None, factor, best_lr)
 
 
 def _among(*values: Value) -> Setting:
@@ -227,11 +220,11 @@ _scale = partial(searched, low=10.0, high=300.0, log=True)
 _multiple = partial(searched, low=1.0, high=100.0, log=True)
 _exponent = partial(searched, low=0.01, high=100.0, log=True)
 
-_CENTERS = _among("unit", "normal", "xavier", "standard_normal")
-"""How class centres and proxies start. ``unit``: random directions of norm 1; ``normal``:
-N(0, 0.01²), insightface's; ``xavier``: N(0, 2/(C+D)), opensphere's; ``standard_normal``: N(0, 1),
-pytorch-metric-learning's, whose norm √D makes centres turn slowly. The Reality Check's learning
-rates belong to that last one."""
+_of_classes = partial(_row, center_init=_among("unit", "normal", "xavier", "standard_normal"))
+"""Makes rows with a weight vector for each class; the setting says how these start. ``unit``:
+random directions of norm 1; ``normal``: N(0, 0.01²), insightface's; ``xavier``: N(0, 2/(C+D)),
+opensphere's; ``standard_normal``: N(0, 1), pytorch-metric-learning's, whose norm √D makes centres
+turn slowly. The Reality Check's learning rates belong to that last one."""
 
 TABLE: dict[str, Entry] = {
     # ------------------------------------------------ pairs and triplets
@@ -267,14 +260,14 @@ TABLE: dict[str, Entry] = {
     # Wu et al., ICCV 2017: [d_ap − β + α]₊ + [β − d_an + α]₊, β is learned, or one for each class.
     "Margin": _row(
         _margin_loss,
-        beta_lr=1.31e-3,
+        best_lr=1.31e-3,
         margin=_margin(0.2, best=0.0878),
         beta=_distance(1.2, best=0.7838),
         miner=_among("none", "distance_weighted"),
     ),
     "MarginPerClass": _row(
         _margin_per_class,
-        beta_lr=2.65e-4,
+        best_lr=2.65e-4,
         margin=_margin(0.2, best=0.0779),
         beta=_distance(1.2, best=0.9796),
         miner=_among("none", "distance_weighted"),

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from facerec.base.errors import RecipeError
-from facerec.base.limits import LARGEST, MOST, Checked, Limits, shown
+from facerec.base.limits import Checked
 from facerec.base.recipe import check
 from facerec.comparison.loss_table import TABLE, Entry, Formula, Setting, Shape, Value, searched
 from facerec.comparison.ranges import Range
@@ -37,7 +37,7 @@ class _Row:
     @property
     def entry(self) -> Entry:
         """The row of the table that this loss is made by."""
-        raise NotImplementedError
+        return TABLE[self.kind]
 
     @property
     def kind(self) -> str:
@@ -77,17 +77,10 @@ class MetricLoss(_Row):
         Raises:
             RecipeError: there is no such loss or setting, or a value is not allowed.
         """
-        if name not in TABLE:
-            raise RecipeError(
-                f"no loss is called {shown(name)}; known are "
-                f"{', '.join([*TABLE, *HEADS])}, and FILE.py:NAME of your own"
-            )
-        own = TABLE[name].settings
-        values = {**(settings or {}), **given}
-        if unknown := [each for each in values if each not in own]:
-            raise RecipeError(
-                f"{name} has no setting {shown(unknown[0])}; it has {', '.join(own) or 'none'}"
-            )
+        check(Literal[tuple(TABLE)], name, "MetricLoss", "name")
+        own, values = TABLE[name].settings, {**(settings or {}), **given}
+        for key in values:
+            check(Literal[tuple(own)], key, name, "a setting")
         filled = {key: values.get(key, each.default) for key, each in own.items()}
         object.__setattr__(self, "name", name)
         object.__setattr__(
@@ -97,11 +90,6 @@ class MetricLoss(_Row):
     def __repr__(self) -> str:
         settings = (f"{key}={value!r}" for key, value in self.settings.items())
         return f"{self.name}({', '.join(settings)})"
-
-    @property
-    def entry(self) -> Entry:
-        """The row of the table that has this name."""
-        return TABLE[self.name]
 
     @property
     def cosine_factor(self) -> float:
@@ -121,13 +109,11 @@ def _checked(loss: str, name: str, value: Any, known: Setting) -> Any:
     """Return a value as the setting takes it."""
     if known.choices:
         return check(Literal[known.choices], value, loss, name)
-    value, limits = check(type(known.default), value, loss, name), Limits(-LARGEST, LARGEST)
-    if isinstance(value, int):
-        limits = Limits(1, MOST)
-    elif known.search is not None and known.search.scale == "log":
-        limits = Limits(0.0, LARGEST, above=True)
-    if value not in limits:
-        raise RecipeError(f"{loss}: {name} must be {limits}, found {shown(value)}")
+    value = check(type(known.default), value, loss, name)
+    scale = "linear" if known.search is None else known.search.scale
+    least = 0 if scale == "log" or isinstance(value, int) else -math.inf
+    if not least < value < math.inf:
+        raise RecipeError(f"{loss}: {name} must be finite and above {least}, found {value}")
     return value
 
 

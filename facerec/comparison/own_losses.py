@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from facerec.backbones.registry import drawn_from
-from facerec.base.errors import RecipeError, TrainingError, message_line
+from facerec.base.errors import RecipeError, TrainingError, fault, message_line
 from facerec.base.files import sha256
 from facerec.base.recipe import run_python
 from facerec.comparison.loss_table import TABLE, Entry, Formula, Setting, Shape
@@ -59,21 +59,19 @@ def own_loss(given: Any, **settings: Setting) -> MetricLoss:
         >>> own_loss(pull, margin=searched(0.1, 0.0, 1.0))
         pull(margin=0.1)
     """
-    if isinstance(given, str):
-        name, (given, code) = given, _from_file(given)
-    else:
-        code = _code_hash(given)
-        name = getattr(given, "__name__", f"{type(given).__name__}-{code[:8]}")
-        if name in TABLE and TABLE[name].sha256 != code:
-            name = f"{name}-{code[:8]}"
+    from_file = isinstance(given, str)
+    name = given if from_file else getattr(given, "__name__", type(given).__name__)
     try:
+        given, code = _from_file(given) if from_file else (given, _code_hash(given))
         make, settings = _maker(given, settings)
         default = make(Shape(4, 8, 0), **{key: each.default for key, each in settings.items()})
     except Exception as error:  # whatever a stranger's code does
         raise RecipeError(
-            f"the loss {name} cannot be made ({type(error).__name__}: {message_line(error)}); "
-            "mend it"
+            f"the loss {name} cannot be made ({type(error).__name__}: {fault(error)}); mend it, or "
+            "give another as FILE.py:NAME"
         ) from error
+    if not from_file and name in TABLE and TABLE[name].sha256 != code:
+        name = f"{name}-{code[:8]}"
     TABLE[name] = Entry(make, settings, learns=bool(_parameters(default)), sha256=code)
     return MetricLoss(name)
 
@@ -145,17 +143,9 @@ def _parameters(loss: Any) -> list[Any]:
 def _from_file(text: str) -> tuple[Any, str]:
     """Return what ``FILE.py:NAME`` names, and the SHA-256 of the file."""
     stem, _, name = text.rpartition(".py")
-    path, name = Path(f"{stem}.py"), name.removeprefix(":")
-    if not path.is_file():
-        raise RecipeError(f"{path}: there is no such file; give a loss as FILE.py:NAME")
-    code, names = sha256(path), run_python(path)
-    if name not in names:
-        own = [k for k, v in names.items() if getattr(v, "__module__", "") == names["__name__"]]
-        raise RecipeError(
-            f"{path}: has no {name or 'loss without a name'}; it has {', '.join(own) or 'none'}, "
-            "to be given as FILE.py:NAME"
-        )
-    return names[name], code
+    path = Path(f"{stem}.py")
+    code = sha256(path)
+    return run_python(path)[name.removeprefix(":")], code
 
 
 def _code_hash(given: Any) -> str:

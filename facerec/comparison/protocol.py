@@ -8,9 +8,8 @@ the loss, the weight of the norm penalty, learning rates.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
-from graphlib import CycleError, TopologicalSorter
-from typing import Annotated, Any, Literal, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, TypeVar
 
 from facerec.base.defaults import ClusterMetric
 from facerec.base.errors import RecipeError
@@ -28,14 +27,13 @@ from facerec.heads import NormPenalty
 from facerec.records.synthetic import SyntheticSet
 from facerec.training import Optimizer, RMSprop
 
-Metric = Literal["map_at_r", "r_precision", "precision_at_1"]
-METRICS: dict[Metric, str] = {
+METRICS = {
     "map_at_r": "MAP@R",
     "r_precision": "R-Precision",
     "precision_at_1": "P@1",
 }
 
-CLUSTER_METRICS: dict[ClusterMetric, str] = {"nmi": "NMI", "f1": "F1"}
+CLUSTER_METRICS = {"nmi": "NMI", "f1": "F1"}
 """Metrics of a k-means on all queries, so that no single query has one."""
 
 RECALLS = (1, 2, 4, 8)
@@ -47,8 +45,7 @@ FIGURES: tuple[str, ...] = (*METRICS, *(f"recall@{k}" for k in RECALLS))
 
 def figure_title(name: str) -> str:
     """Return how the figure of a name is written: ``map_at_r`` is MAP@R, ``recall@8`` Recall@8."""
-    titles = {str(key): title for key, title in (*METRICS.items(), *CLUSTER_METRICS.items())}
-    return titles.get(name) or name.replace("recall", "Recall")
+    return {**METRICS, **CLUSTER_METRICS}.get(name) or name.replace("recall", "Recall")
 
 
 UNTRAINED = "untrained"
@@ -79,7 +76,8 @@ class Protocol(Checked):
 
     trunk: Trunk = field(default_factory=Trunk)
     transform: FaceTransform | CropTransform | None = field(default_factory=FaceTransform)
-    """What happens to an image before the trunk; None for features, which stay as they are."""
+    """What happens to an image before the trunk, which takes the size that it gives; None for
+    features, which stay as they are."""
     optimizer: Optimizer = field(default_factory=RMSprop)
     batch: ClassBatch = field(default_factory=ClassBatch)
     steps_per_epoch: Count = 100
@@ -94,26 +92,10 @@ class Protocol(Checked):
     """Which classes make a fold: scikit-learn's KFold without shuffling, or as in the Reality
     Check."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if (self.transform is None) != (self.trunk.name == FEATURES):
-            raise RecipeError(
-                f"the trunk {FEATURES} needs transform=None, and only that one does; found "
-                f"{self.trunk.name} with {self.transform}"
-            )
-        if self.transform is not None and self.transform.size != self.trunk.image_size:
-            raise RecipeError(
-                f"the transform gives images of {self.transform.size}×{self.transform.size} "
-                f"pixels, but trunk.image_size is {self.trunk.image_size}; make them equal"
-            )
-
 
 PENALTY_RANGE = Range(WEIGHT, 0.0, 10.0, "log_with_zero")
 LOSS_LR_RANGE = Range("loss_lr", 1e-6, 1.0, "log")
 """The Reality Check's range for the learning rate of a loss's own weights."""
-
-Setting = Mapping[str, float]
-"""Value of each searched parameter, by the field's name."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +111,7 @@ class Arm(Checked):
     loss_lr: NonNegative = 1e-2
     """Learning rate of the loss's own parameters, if it has some."""
     against: str | None = None
-    """Name of the arm that this one is compared with."""
+    """Name of the arm that this one is compared with, which stands before it."""
     search: tuple[Range, ...] | None = None
     """What is searched; None takes the published ranges of the loss, ``loss_lr`` if the loss has
     parameters, and the penalty's weight."""
@@ -139,12 +121,8 @@ class Arm(Checked):
     def __post_init__(self) -> None:
         object.__setattr__(self, "loss", as_loss(self.loss))
         super().__post_init__()
-        allowed = all(c.isalnum() or c in "+-_.=" for c in self.name)
-        if not self.name.strip(".") or not allowed:  # of dots alone it would be another folder
-            raise RecipeError(
-                f"an arm is named {self.name!r}; use letters, digits and + - _ . = only, and not "
-                "dots alone"
-            )
+        for each in self.ranges:  # what is not there fails in the recipe's own line
+            float(_get(self, each.field))
 
     @property
     def ranges(self) -> tuple[Range, ...]:
@@ -163,16 +141,15 @@ class Arm(Checked):
         """The arm's own values of what is searched."""
         return {r.field: float(_get(self, r.field)) for r in self.ranges}
 
-    def at(self, setting: Setting) -> Arm:
-        """Return the arm with a setting written into it.
+    def at(self, setting: Mapping[str, float]) -> Arm:
+        """Return the arm with a value of each searched field, by its name, written into it.
 
         Raises:
             RecipeError: a value that its dataclass refuses.
         """
         arm = self
-        whole = {r.field for r in self.ranges if r.integer}
         for name, value in setting.items():
-            arm = _set(arm, name, int(value) if name in whole else value)
+            arm = _set(arm, name, value)
         return arm
 
 
@@ -216,16 +193,17 @@ class Comparison(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         names = [arm.name for arm in self.arms]
-        if not names or UNTRAINED in names or len(set(names)) < len(names):
+        reserved = UNTRAINED in names or any("/" in name for name in names)  # they name files
+        if not names or reserved or len(set(names)) < len(names):
             raise RecipeError(
-                f"a comparison needs arms of different names, and none is {UNTRAINED!r}, that of a "
-                f"baseline; found {', '.join(names) or 'none'}"
+                "a comparison needs arms of different names, without / and none of them "
+                f"{UNTRAINED!r}, that of a baseline; found {', '.join(names) or 'none'}"
             )
-        for arm in self.arms:
-            if arm.against is not None and (arm.against == arm.name or arm.against not in names):
+        for place, arm in enumerate(self.arms):
+            if arm.against not in (None, *names[:place]):
                 raise RecipeError(
-                    f"arm {arm.name!r} is compared with {arm.against!r}; arms are "
-                    f"{', '.join(names)}"
+                    f"arm {arm.name!r} is compared with {arm.against!r}, which must be an arm "
+                    f"before it; found {', '.join(names)}"
                 )
 
     @property
@@ -268,32 +246,30 @@ class Comparison(Checked):
         contained = other.loss.kind == arm.loss.kind and WEIGHT in arm.defaults
         return other if contained else None
 
-    @property
-    def ordered(self) -> tuple[Arm, ...]:
-        """The arms, every one after the arm that it is compared with."""
-        graph = {arm.name: [arm.against] if arm.against else [] for arm in self.arms}
-        try:
-            return tuple(map(self.arm, TopologicalSorter(graph).static_order()))
-        except CycleError as error:
-            raise RecipeError(f"arms are compared in a circle: {error.args[1]}") from error
-
     def check(self) -> None:
         """Refuse what would make the comparison unfair or impossible.
 
         Raises:
-            RecipeError: arms differ in a field that is not declared, or a searched field
-                does not exist.
+            RecipeError: arms differ in a field that is not declared, or take other data than there
+                are.
         """
-        common = to_dict(self.protocol)
-        data = self.data
+        common, data = to_dict(self.protocol), self.data
+        features = isinstance(data, FeatureData)
         given = 1 + bool(data.second_views) if isinstance(data, FeatureData) else MOST
-        for arm in self.ordered:
+        for arm in self.arms:
             if arm.loss.views > given:
                 raise RecipeError(
                     f"arm {arm.name}: its loss needs two views of every image, but there is one; "
                     "give features of the second ones with --second-views FILE"
                 )
-            different = differences(common, to_dict(self.protocol_of(arm)))
+            protocol = self.protocol_of(arm)
+            if {protocol.trunk.name == FEATURES, protocol.transform is None} != {features}:
+                raise RecipeError(
+                    f"arm {arm.name}: the trunk {FEATURES} with transform=None is for features, "
+                    "and other trunks with a transform are for images; give the features of a "
+                    f"frozen network with --features, or another trunk than {protocol.trunk.name}"
+                )
+            different = differences(common, to_dict(protocol))
             undeclared = [name for name in different if not is_within(name, self.declared)]
             if undeclared:
                 raise RecipeError(
@@ -301,14 +277,6 @@ class Comparison(Checked):
                     f"{', '.join(undeclared)}; make it equal, or declare the field as the subject "
                     f"of the study with declared={undeclared!r}"
                 )
-            self._check_search(arm)
-
-    def _check_search(self, arm: Arm) -> None:
-        for each in arm.ranges:
-            where = f"arm {arm.name}: {each.field} is searched"
-            value = _get(arm, each.field, where)
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise RecipeError(f"{where}, but it is {value!r} and not a number")
 
 
 def of_losses(comparison: Comparison, losses: Sequence[str]) -> Comparison:
@@ -340,14 +308,9 @@ def on_features(comparison: Comparison, data: FeatureData) -> Comparison:
     return replace(comparison.with_protocols(changed), data=data)
 
 
-def _get(root: Any, name: str, where: str = "") -> Any:
+def _get(root: Any, name: str) -> Any:
     for key in name.split("."):
-        if isinstance(root, MetricLoss) and key in root.settings:
-            root = root.settings[key]
-            continue
-        if not is_dataclass(root) or key not in {f.name for f in fields(root)}:
-            raise RecipeError(f"{where or name}: there is no field {key!r} in {root!r}")
-        root = getattr(root, key)
+        root = root.settings[key] if isinstance(root, MetricLoss) else getattr(root, key)
     return root
 
 

@@ -19,8 +19,8 @@ class Range(Checked):
 
     field: str
     """Dotted name in the arm, such as ``loss.margin``, ``regularizer.weight``, ``loss_lr`` or
-    ``protocol.optimizer.lr``; ``nothing`` is a control without effect. Empty where a loss declares
-    the range of a setting, which has its name from the arm."""
+    ``protocol.optimizer.lr``. Empty where a loss declares the range of a setting, which has its
+    name from the arm."""
     low: float
     high: float
     scale: Literal["linear", "log", "log_with_zero"] = "linear"
@@ -30,13 +30,13 @@ class Range(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        name = self.field or "a range"
-        if not self.low < self.high:
-            raise RecipeError(f"{name}: low {self.low} must lie below high {self.high}")
-        if self.scale == "log" and self.low <= 0:
-            raise RecipeError(f"{name}: a log scale needs low > 0, found {self.low}")
-        if self.scale == "log_with_zero" and (self.low != 0 or self.integer):
-            raise RecipeError(f"{name}: log_with_zero starts at 0 and has no whole numbers")
+        starts = {"log": self.low > 0, "log_with_zero": self.low == 0 and not self.integer}
+        if not (self.low < self.high and starts.get(self.scale, True)):
+            raise RecipeError(
+                f"{self.field or 'a range'}: low must lie below high, above 0 on a log scale, and "
+                "be 0 for log_with_zero, which has no whole numbers; found "
+                f"{self.low:g} to {self.high:g}, {self.scale}"
+            )
 
     def value(self, position: float) -> float:
         """Return the value at the position that a search sees.

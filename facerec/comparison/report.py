@@ -27,7 +27,7 @@ from facerec.report.table import facts_table
 from facerec.report.tidy import records
 from facerec.report.words import counted, limits, number, sentence
 
-SCHEMA = "facerec.comparison.results/5"
+SCHEMA = "facerec.comparison.results/6"
 
 _TERMS = {
     "P@1, R-Precision, MAP@R, Recall@K": "Of a test image with R others of its class: whether "
@@ -62,19 +62,16 @@ def write_comparison(summary: Summary, folder: Path) -> Path:
 
 def report_files(summary: Summary) -> dict[str, bytes]:
     """Return the files of a report, path → contents; the page comes last."""
-    comparison, drawings = summary.comparison, Drawings()
+    drawings = Drawings()
     page = _page(summary, drawings)
-    names = ("name", "question", "confidence", "repetitions", "declared")
     document = {
         "schema": SCHEMA,
-        **{name: getattr(comparison, name) for name in names},
         **_counts(summary),
         "figures": records(summary.figures),
         "arms": records(summary.arms.reset_index()),
         "runs": records(summary.runs),
         "trials": records(summary.trials),
         "gain": summary.gain,
-        "protocol": to_dict(comparison.protocol),
         "manifest": summary.results.manifest,
     }
     return {
@@ -165,7 +162,7 @@ def _page(summary: Summary, drawings: Drawings) -> Page:
         "alone in their class)."
     )
     manifest = summary.results.manifest
-    hashes = ("comparison_sha256", "split_sha256", "own_losses_sha256")
+    hashes = ("comparison_sha256", "own_losses_sha256")
     origin = ("command", "versions", "device", "data", *hashes, "seeds")
     known = {name: manifest[name] for name in origin if manifest.get(name)}
     facts = {**to_dict(comparison.protocol), **known}

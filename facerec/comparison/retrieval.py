@@ -48,9 +48,6 @@ class Retrieval:
     """Class of each query."""
     dropped: int
     """Queries without a reference of their class."""
-    tied: float
-    """Share of queries with equal scores among the neighbours that they need, or between the last
-    of these and the next: the index decided."""
 
     def means(self) -> dict[str, float]:
         """Return the mean of each figure over the queries, by name."""
@@ -94,13 +91,12 @@ def retrieve(
     available, count, right_side = len(known) - itself, len(own), UnitRows(others, norms=lengths)
     needed = np.minimum(np.maximum(relevant, max(ks, default=1)), available)
     figures: dict[str, NDArray[np.float64]] = defaultdict(lambda: np.zeros(count))
-    tied = np.zeros(count, bool)
     # Queries that need many neighbours share a block.
     order = np.argsort(needed, kind="stable")
     for rows in np.split(order, range(_QUERIES, count, _QUERIES)):
-        width = min(int(needed[rows].max()) + 1, available)  # one more tells whether there is a tie
+        width = int(needed[rows].max())
         apart = (rows, np.arange(len(known))) if itself else None
-        chosen, score = best(UnitRows(raw, rows, norms), right_side, width, apart=apart)
+        chosen, _ = best(UnitRows(raw, rows, norms), right_side, width, apart=apart)
         right = known[chosen] == own[rows, None]
         rank, total = np.arange(1, width + 1), np.maximum(relevant[rows], 1)
         among = right & (rank <= total[:, None])
@@ -111,13 +107,10 @@ def retrieve(
         figures["map_at_r"][rows] = precision[:, -1] / total
         for k in ks:
             figures[f"recall@{k}"][rows] = right[:, :k].any(axis=1)
-        equal = score[:, 1:] == score[:, :-1]
-        tied[rows] = (equal & (rank[:-1] <= needed[rows, None])).any(axis=1)
     return Retrieval(
         figures={name: found[kept] for name, found in figures.items()},
         labels=own[kept],
         dropped=int(np.count_nonzero(~kept)),
-        tied=float(tied[kept].mean()),
     )
 
 

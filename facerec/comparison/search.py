@@ -8,7 +8,6 @@ time, and so the trials do not depend on how many there are.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -145,7 +144,7 @@ class Search:
         trained = map(to_dict, fit(arm.at(setting), len(stored)))
         for fold, result in enumerate(chain(stored, trained)):
             if fold >= len(stored):
-                trial.set_user_attr(f"fold {fold}", json.dumps(result))
+                trial.set_user_attr(f"fold {fold}", result)
             if result["score"] is None:
                 trial.set_user_attr("failure", f"fold {fold}: {result['failure']}")
                 self._studies[arm.name].tell(trial, state=optuna.trial.TrialState.FAIL)
@@ -230,7 +229,7 @@ def _stored_fits(trial: optuna.Trial | optuna.trial.FrozenTrial) -> list[dict[st
     """Return a trial's folds so far, as JSON types."""
     attributes = trial.user_attrs
     names = takewhile(attributes.__contains__, (f"fold {fold}" for fold in count()))
-    return [json.loads(attributes[name]) for name in names]
+    return [attributes[name] for name in names]
 
 
 def _suggest(trial: optuna.Trial, limits: Range) -> float:

@@ -6,7 +6,7 @@ Musgrave, Belongie and Lim, *A Metric Learning Reality Check* (ECCV 2020), secti
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,13 +37,6 @@ class ClassSplit:
 
     folds: tuple[Fold, ...]
     test: Classes
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the class numbers as JSON types, for the manifest and its hash."""
-        return {
-            "folds": [{k: v.tolist() for k, v in fold._asdict().items()} for fold in self.folds],
-            "test": self.test.tolist(),
-        }
 
 
 def split_classes(
@@ -76,9 +69,9 @@ def split_classes(
     size = num_classes // 2 if development is None else development
     if not folds <= size < num_classes:
         raise DatasetError(
-            f"{f'{where}: ' if where else ''}{size:,} of {num_classes:,} classes are for "
-            f"cross-validation in {folds} folds, and the others for the test; take data with more "
-            "classes, or fewer folds"
+            f"{f'{where}: ' if where else ''}{size:,} of {num_classes:,} classes of two or more "
+            f"images are for cross-validation in {folds} folds, and the others for the test; take "
+            "data with more classes, or fewer folds"
         )
     classes, length = np.arange(size), size // folds
     if numbering == "kfold":

@@ -337,7 +337,6 @@ def _arm(
     lost = [f"{each.arm.name}: {_missing(each)}" for each in (result, base) if not each.runs]
     return row | {
         "claim": claim,
-        "claim_pairs": len(claims[claim]),
         "seeds": headline.total if headline else 0,
         "declared": declared,
         "unfair": unfair,
@@ -358,19 +357,14 @@ def _missing(result: ArmResult) -> str:
 
 
 def _runs(results: Results) -> Iterator[dict[str, Any]]:
-    generators = results.manifest["seeds"]["final_runs"]
     for name, runs in _runs_by_name(results).items():
         for seed, run in runs.items():
-            keys = [(view, metric) for view in VIEWS for metric in results.comparison.figures]
             yield {
                 "arm": name,
                 "seed": seed,
-                "generator_seed": generators[seed],
-                **{f"{view}_{metric}": run.mean(view, metric) for view, metric in keys},
+                **{"_".join(key): run.mean(*key) for key in _known(results.comparison, runs)},
                 "validation_map_at_r": " ".join(str(fit.score) for fit in run.fits),
                 "best_epochs": " ".join(str(fit.epoch) for fit in run.fits),
-                **{name: run.mean(MODELS, name) for name in ("norm_mean", "norm_cv2")},
-                "tied": run.tied,
                 "seconds": math.fsum(fit.seconds for fit in run.fits),
             }
 

@@ -104,11 +104,10 @@ class CropTransform(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.size > self.resize:
-            raise RecipeError(f"size must be at most resize ({self.resize}), found {self.size}")
-        if self.smallest > self.largest or (self.uniform == "area" and self.largest > 1):
+        if self.size > self.resize or (self.uniform == "area" and self.largest > 1):
             raise RecipeError(
-                f"crops from {self.smallest:g} to {self.largest:g} of the {self.uniform} are none"
+                f"size must be at most resize, and largest at most 1 where it is a share of the "
+                f"area; found {self.size}, {self.resize} and {self.largest:g}"
             )
 
     def prepare(self, image: Image, where: str) -> Image:
@@ -176,10 +175,13 @@ class BatchReader:
     Args:
         images: the image set.
         transform: what happens to the images.
+
+    Attributes:
+        size: height and width of what it gives, in pixels.
     """
 
     def __init__(self, images: ImageSet, transform: Transform) -> None:
-        self.images, self.transform = images, transform
+        self.images, self.transform, self.size = images, transform, transform.size
         self._cache: dict[int, Image] = {}
         self._cached = 0
 

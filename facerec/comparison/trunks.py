@@ -41,8 +41,8 @@ class Trunk(Checked):
 
     name: str = "iresnet18"
     """A backbone of facerec (iresnet18, mbf, …), timm:NAME for one of timm's models, small_cnn, for
-    smoke tests and quick studies on generated faces, or features: no trunk, but the features of a
-    frozen network (`FeatureData`), on which an embedder is trained."""
+    smoke tests and quick studies on generated faces of 28 pixels, or features: no trunk, but the
+    features of a frozen network (`FeatureData`), on which an embedder is trained."""
     embedding_size: Count = 128
     """Dimensions D of the embedding."""
     width: Positive = 1.0
@@ -63,15 +63,6 @@ class Trunk(Checked):
     freeze_bn: bool = False
     """Keep statistics, γ and β of the trunk's batch norms as the weights have them. The one after
     the last linear layer is not part of the trunk."""
-    image_size: Count = FACE_SIZE
-    """Height and width of the images in pixels; facerec's backbones take 112, and small_cnn is
-    meant for 28."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        any_size = self.name in (FEATURES, SMALL_CNN) or self.name.startswith(TIMM)
-        if self.image_size != FACE_SIZE and not any_size:
-            raise RecipeError(f"image_size: the trunk {self.name} takes none; leave it out")
 
 
 class TrunkEmbedder(nn.Module):
@@ -114,7 +105,7 @@ class TrunkEmbedder(nn.Module):
         return self
 
 
-def create_trunk(config: Trunk, seed: int, features: int | None = None) -> TrunkEmbedder:
+def create_trunk(config: Trunk, seed: int, size: int = FACE_SIZE) -> TrunkEmbedder:
     """Build the network in training mode, with weights from the file if there is one.
 
     timm's models are asked for pooled features (``num_classes=0``), which a new linear layer maps
@@ -124,10 +115,11 @@ def create_trunk(config: Trunk, seed: int, features: int | None = None) -> Trunk
     Args:
         config: the recipe's section.
         seed: of all that the file does not give; the global random state is left alone.
-        features: of an image, K, where these are trained on and not images.
+        size: height and width of the images in pixels, 112 for facerec's backbones; of features,
+            how many an image has.
 
     Raises:
-        RecipeError: there is no such trunk, or none for features.
+        RecipeError: there is no such trunk, or it takes no images of this size.
         MissingExtraError: timm does not import.
         ModelError: weights missing, damaged, or of another architecture; a model of timm that
             takes no such images.
@@ -135,19 +127,19 @@ def create_trunk(config: Trunk, seed: int, features: int | None = None) -> Trunk
     backbone = Backbone(
         config.name, config.embedding_size, config.width, embedding_bn=config.embedding_bn
     )
-    if (config.name == FEATURES) != (features is not None):
-        raise RecipeError(
-            f"trunk.name: the trunk {FEATURES} takes features and all others images; give the "
-            f"features of a frozen network with --features, or another trunk than {config.name}"
-        )
     trunk: nn.Module
     with drawn_from(seed):
-        if features is not None:
-            trunk = embedding_layers(features, backbone)
+        if config.name == FEATURES:
+            trunk = embedding_layers(size, backbone)
         elif config.name.startswith(TIMM):
-            trunk = TimmBackbone(backbone, config.image_size)
+            trunk = TimmBackbone(backbone, size)
         elif config.name == SMALL_CNN:
-            trunk = _small_cnn(backbone, config.image_size)
+            trunk = _small_cnn(backbone, size)
+        elif size != FACE_SIZE:
+            raise RecipeError(
+                f"the trunk {config.name} takes images of {FACE_SIZE} pixels, and the transform "
+                f"gives {size}; set its size, or take another trunk"
+            )
         else:
             trunk = create_backbone(backbone, seed=seed)
     if config.weights is not None:

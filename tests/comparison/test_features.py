@@ -91,12 +91,12 @@ def test_second_views_are_joined_by_image(path: Path, tmp_path: Path) -> None:
         ("a.npz", {"labels": None}, "names no classes"),
         ("lfw.npz", {}, "verification bench"),
         ("a.npz", {"features": np.zeros((96, 3))}, "0 of 0 classes"),
-        ("a.npz", {"labels": np.arange(96)}, "two images or more"),
+        ("a.npz", {"labels": np.arange(96)}, "0 of 0 classes of two or more images"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, name: str, changes: Any, words: str) -> None:
     with pytest.raises(DatasetError, match=words):
-        open_features(FeatureData(write(tmp_path / name, **changes)))
+        open_features(FeatureData(write(tmp_path / name, **changes))).split(4, "kfold")
 
 
 # ---------------------------------------------------------------- whole comparisons

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.tiny_comparison import BASE, WITH_SEC, protocol
+from helpers.tiny_comparison import BASE, SIDE, WITH_SEC, protocol
 
 from facerec.comparison.fit import ArmTrainer, Fit
 from facerec.comparison.losses import MetricLoss
@@ -82,7 +82,7 @@ def naive_step(trainer: ArmTrainer, setup: Protocol, fold: Fold) -> torch.Tensor
     from facerec.comparison.trunks import create_trunk
 
     positions, targets = select_classes(trainer.labels, fold.train)
-    trunk = create_trunk(setup.trunk, seed=4)
+    trunk = create_trunk(setup.trunk, 4, SIDE)
     optimizer = torch.optim.SGD(trunk.parameters(), lr=0.1)
     places = class_batches(targets, 4, 2, 4, 1, 1)[0]
     augmented = trainer._reader(setup).train(positions[places], 4, 0).numpy()

@@ -145,14 +145,18 @@ def test_an_arm_that_diverges_does_not_end_the_comparison(images: Path, tmp_path
 def test_a_folder_of_another_comparison_is_refused(images: Path, tmp_path: Path) -> None:
     plan = comparison(images, arms=(BASE,), trials=1, repetitions=1)
     run(plan, tmp_path)
-    with pytest.raises(ComparisonError, match=r"manifest\.json: .* with another trials; take"):
+    with pytest.raises(
+        ComparisonError, match=r"manifest\.json: .* with another comparison\.trials; take"
+    ):
         run(replace(plan, trials=2), tmp_path)
-    with pytest.raises(ComparisonError, match=r"with another arms\.CosFace\.loss_lr, arms\.more,"):
+    with pytest.raises(
+        ComparisonError, match=r"another comparison\.arms\.CosFace\.loss_lr, .*\.arms\.more;"
+    ):
         more = (replace(BASE, loss_lr=0.5), replace(BASE, name="more"))
         run(replace(plan, arms=more), tmp_path)
     (images / "class03" / "0.png").rename(images / "class03" / "moved.png")
     try:
-        with pytest.raises(ComparisonError, match=r"with another \(data\)\.labels_sha256"):
+        with pytest.raises(ComparisonError, match=r"with another data\.labels_sha256"):
             run(plan, tmp_path)
     finally:
         (images / "class03" / "moved.png").rename(images / "class03" / "0.png")

@@ -392,11 +392,15 @@ def test_search_ranges_hold_defaults_and_published_optima(config: Any) -> None:
 @pytest.mark.parametrize(
     ("loss", "settings", "words"),
     [
-        ("NTXent", {"temperature": 0.0}, "NTXent: temperature must be above 0 and at most"),
+        ("NTXent", {"temperature": 0.0}, "NTXent: temperature must be finite and above 0"),
         ("Triplet", {"miner": "soft"}, "must be one of 'none', 'semihard'"),
-        ("Triplet", {"margn": 0.1}, "Triplet has no setting 'margn'; it has margin"),
+        (
+            "Triplet",
+            {"margn": 0.1},
+            "Triplet: a setting must be one of 'margin', 'miner', found 'margn'",
+        ),
         ("PmlSphereFace", {"margin": 1.5}, "PmlSphereFace: margin must be int, found 1.5"),
-        ("Tripplet", {}, "no loss is called 'Tripplet'"),
+        ("Tripplet", {}, "name must be one of 'Contrastive', .* found 'Tripplet'"),
     ],
 )
 def test_wrong_settings_are_refused(loss: str, settings: Any, words: str) -> None:

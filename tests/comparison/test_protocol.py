@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from facerec.base.errors import RecipeError
 from facerec.base.recipe import from_dict, to_dict
-from facerec.comparison.protocol import Arm, Comparison, Range
+from facerec.comparison.protocol import Comparison, Range
 from facerec.heads import SEC, CosFace
 from facerec.training import Adam
 
@@ -40,12 +40,13 @@ UNTRAINED = replace(BASE, name="untrained")
     [
         (lambda: comparison(Path("x"), arms=()), "found none"),
         (lambda: comparison(Path("x"), arms=(BASE, BASE)), "found CosFace, CosFace"),
-        (lambda: comparison(Path("x"), arms=(WITH_SEC,)), r"compared with 'CosFace'; arms are"),
-        (lambda: replace(BASE, name="a/b"), "letters, digits and"),
-        (lambda: replace(BASE, name=".."), "not dots alone"),
+        (lambda: comparison(Path("x"), arms=(WITH_SEC, BASE)), r"'CosFace', which must be an arm"),
+        (lambda: comparison(Path("x"), arms=(replace(BASE, name="a/b"),)), "without /"),
         (lambda: comparison(Path("x"), arms=(UNTRAINED,)), "that of a"),
-        (lambda: Range("x", 1, 1), "low 1 must lie below high 1"),
-        (lambda: Range("x", 1, 2, "log_with_zero"), "starts at 0"),
+        (lambda: comparison(Path("x"), protocol=protocol(transform=None)).check(), "for features"),
+        (lambda: Range("x", 1, 1), "x: low must lie below high"),
+        (lambda: Range("x", 0, 2, "log"), "found 0 to 2, log"),
+        (lambda: Range("x", 1, 2, "log_with_zero"), "be 0 for log_with_zero"),
     ],
 )
 def test_values_out_of_range(make: Any, words: str) -> None:
@@ -72,15 +73,10 @@ def test_settings_are_written_into_an_arm() -> None:
         arm.at({"loss.margin.margin": 5.0})
 
 
-def test_arms_follow_those_that_they_are_compared_with() -> None:
-    def arm(name: str, against: str | None = None) -> Arm:
-        return replace(BASE, name=name, against=against)
-
-    arms = (arm("c", "b"), arm("b", "a"), arm("d"), arm("a"))
-    order = [a.name for a in comparison(Path("x"), arms=arms).ordered]
-    assert sorted(order) == ["a", "b", "c", "d"] and "abc" in "".join(order).replace("d", "")
-    with pytest.raises(RecipeError, match="compared in a circle"):
-        comparison(Path("x"), arms=(arm("a", "b"), arm("b", "a"))).check()
+@pytest.mark.parametrize("name", ["loss.margn", "loss.margin.name", "regularizer.weight", "x"])
+def test_what_is_searched_is_a_number_of_the_arm(name: str) -> None:
+    with pytest.raises((AttributeError, TypeError), match=name.rpartition(".")[2]):
+        replace(BASE, search=(Range(name, 0, 1),))
 
 
 def test_a_comparison_goes_through_json() -> None:

@@ -27,9 +27,9 @@ def unit(x: Array) -> Array:
 
 def naive(
     scores: Array, labels: Labels, reference_labels: Labels, itself: bool
-) -> tuple[list[list[float]], list[int], float]:
-    """Rate every query by loops over all references; rows as in `table`, classes, tied."""
-    rows, classes, tied = [], [], 0
+) -> tuple[list[list[float]], list[int]]:
+    """Rate every query by loops over all references; rows as in `table`, and classes."""
+    rows, classes = [], []
     for query, label in enumerate(labels):
         others = [j for j in range(len(reference_labels)) if not (itself and j == query)]
         order = sorted(others, key=lambda j: (-scores[query, j], j))
@@ -45,9 +45,7 @@ def naive(
         rows.append([right[0], hits / relevant, precision / relevant])
         rows[-1] += [any(right[:k]) for k in KS]
         classes.append(int(label))
-        needed = order[: max(relevant, *KS) + 1]
-        tied += any(scores[query, a] == scores[query, b] for a, b in zip(needed, needed[1:]))  # noqa: B905, RUF007
-    return rows, classes, tied / max(len(rows), 1)
+    return rows, classes
 
 
 def table(found: Retrieval) -> Array:
@@ -56,11 +54,10 @@ def table(found: Retrieval) -> Array:
     return np.stack([*found.figures.values()], axis=1)
 
 
-def check(found: Retrieval, expected: tuple[list[list[float]], list[int], float]) -> None:
-    rows, classes, tied = expected
+def check(found: Retrieval, expected: tuple[list[list[float]], list[int]]) -> None:
+    rows, classes = expected
     np.testing.assert_allclose(table(found), rows, rtol=0, atol=1e-12)
     assert found.labels.tolist() == classes
-    assert found.tied == pytest.approx(tied, abs=1e-12)
 
 
 @st.composite

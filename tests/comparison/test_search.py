@@ -11,7 +11,7 @@ import pytest
 from helpers.tiny_comparison import BASE, WITH_SEC, comparison
 
 from facerec.comparison.fit import Fit
-from facerec.comparison.losses import MetricLoss
+from facerec.comparison.losses import MarginHead
 from facerec.comparison.protocol import Arm, Comparison
 from facerec.comparison.search import Search
 
@@ -44,7 +44,7 @@ def opened(plan: Comparison, folder: Path, **options: Any) -> Search:
 
 
 def run(search: Search, fit: Callable[[Arm, int], Fit] = by_setting) -> None:
-    for arm in search.comparison.ordered:
+    for arm in search.comparison.arms:
         while not search.is_done(arm):
             search.work(arm, lambda tried, first: (fit(tried, k) for k in range(first, 4)))
 
@@ -102,7 +102,7 @@ def test_a_paired_arm_tries_the_settings_of_the_other(tmp_path: Path) -> None:
     weights = [each["regularizer.weight"] for each in sec]
     assert weights[0] == pytest.approx(0.1) and len(set(weights)) == 6
     # Another loss, or nothing that both search: each searches for itself.
-    assert plan.paired_with(replace(WITH_SEC, loss=MetricLoss("Contrastive"))) is None
+    assert plan.paired_with(replace(WITH_SEC, loss=MarginHead())) is None
     assert plan.paired_with(replace(WITH_SEC, search=())) is None
     assert replace(plan, paired=False).paired_with(WITH_SEC) is None
 

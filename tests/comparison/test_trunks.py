@@ -16,12 +16,12 @@ from torch import nn
 
 from facerec.backbones import Backbone, Preprocessing, create_backbone
 from facerec.base.errors import ModelError
-from facerec.comparison.trunks import Trunk, TrunkEmbedder, create_trunk
+from facerec.comparison.trunks import FACE_SIZE, Trunk, TrunkEmbedder, create_trunk
 from facerec.embedding.torch_model import save_model
 
 MBF = Trunk("mbf", embedding_size=16, width=0.25)
 SMALL = Trunk("small_cnn", embedding_size=16)
-RESNET = Trunk("timm:toy_resnet", embedding_size=16, image_size=32)
+RESNET = Trunk("timm:toy_resnet", embedding_size=16)
 
 
 @pytest.fixture
@@ -31,9 +31,9 @@ def timm(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     return module
 
 
-def images(config: Trunk, count: int = 4, seed: int = 0) -> torch.Tensor:
+def images(count: int = 4, seed: int = 0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(count, 3, config.image_size, config.image_size, generator=generator)
+    return torch.randn(count, 3, FACE_SIZE, FACE_SIZE, generator=generator)
 
 
 ALL = [MBF, SMALL, RESNET, Trunk("iresnet18", 16, 0.125, "frozen_gamma")]
@@ -44,12 +44,12 @@ ALL = [MBF, SMALL, RESNET, Trunk("iresnet18", 16, 0.125, "frozen_gamma")]
 def test_embeddings_parameters_and_seeds(
     timm: types.ModuleType, config: Trunk, embedding_bn: Any
 ) -> None:
-    config = Trunk(config.name, 16, config.width, embedding_bn, image_size=config.image_size)
+    config = Trunk(config.name, 16, config.width, embedding_bn)
     torch.manual_seed(1)
     before = torch.get_rng_state()
     trunk = create_trunk(config, seed=3)
     assert torch.equal(torch.get_rng_state(), before)
-    y = trunk(images(config))
+    y = trunk(images())
     assert trunk.training and y.shape == (4, 16) and y.dtype == torch.float32
     again, other = create_trunk(config, seed=3), create_trunk(config, seed=4)
     for made, equal in ((again, True), (other, False)):
@@ -70,7 +70,7 @@ def test_frozen_batch_norms(timm: types.ModuleType, config: Trunk, embedding_bn:
     assert norms and not any(m.training for m in norms)
     assert not any(p.requires_grad for m in norms for p in m.parameters())
     before = [m.running_mean.clone() for m in norms]  # type: ignore[union-attr]
-    trunk(images(config))
+    trunk(images())
     assert all(torch.equal(m.running_mean, old) for m, old in zip(norms, before, strict=True))
     # The batch norm after the last linear layer belongs to the embedder, and goes on learning.
     last = [m for m in trunk.modules() if isinstance(m, nn.BatchNorm1d)]
@@ -81,16 +81,15 @@ def test_frozen_batch_norms(timm: types.ModuleType, config: Trunk, embedding_bn:
 # ---- weights ---------------------------------------------------------------------------------
 
 
-def same(trunk: TrunkEmbedder, module: nn.Module, config: Trunk) -> bool:
+def same(trunk: TrunkEmbedder, module: nn.Module) -> bool:
     with torch.no_grad():
-        x = images(config)
+        x = images()
         made = trunk.eval().trunk
         return torch.equal(getattr(made, "trunk", made)(x), module.eval()(x))
 
 
 def with_weights(config: Trunk, path: Path, **changes: Any) -> Trunk:
-    fields = {"image_size": config.image_size, "width": config.width, **changes}
-    fields.setdefault("embedding_size", 16)
+    fields = {"embedding_size": 16, "width": config.width, **changes}
     return Trunk(config.name, weights=path, **fields)
 
 
@@ -103,7 +102,7 @@ def test_a_model_file_of_facerec(tmp_path: Path, mbf: nn.Module) -> None:
     path = tmp_path / "model.safetensors"
     config = Backbone("mbf", 16, 0.25, "none")
     save_model(path, mbf, config, Preprocessing(), {})
-    assert same(create_trunk(with_weights(MBF, path), 0), mbf, MBF)
+    assert same(create_trunk(with_weights(MBF, path), 0), mbf)
     for change in ({"embedding_size": 8}, {"width": 0.5}, {"embedding_bn": "affine"}):
         with pytest.raises(ModelError, match="another architecture"):
             create_trunk(with_weights(MBF, path, **change), 0)
@@ -119,7 +118,7 @@ def test_weights_of_timm_with_and_without_classifier(
     (save_file if suffix == ".safetensors" else torch.save)(module.state_dict(), path)  # type: ignore[operator]
     module.fc = nn.Identity()
     trunk = create_trunk(with_weights(RESNET, path), 0)
-    assert same(trunk, module, RESNET)
+    assert same(trunk, module)
     # The embedder is drawn as it is without weights.
     plain = create_trunk(RESNET, 0)
     assert torch.equal(trunk.trunk.head[0].weight, plain.trunk.head[0].weight)  # type: ignore[index]
@@ -156,7 +155,7 @@ def test_names_of_another_program_are_taken_in_their_order(
 
 def test_last_layers() -> None:
     plain, l2, layer = (
-        create_trunk(Trunk("small_cnn", 16, image_size=28, last_layer=kind), 0).eval()
+        create_trunk(Trunk("small_cnn", 16, last_layer=kind), 0, 28).eval()
         for kind in ("none", "l2", "layer_norm")
     )
     x = torch.randn(3, 3, 28, 28)
@@ -172,8 +171,8 @@ def test_weight_normalisation_begins_with_the_same_function(
     timm: types.ModuleType, config: Trunk
 ) -> None:
     on_features = config.name == "features"
-    size = 5 if on_features else None
-    x = torch.randn(4, 5) if on_features else images(config)
+    size = 5 if on_features else FACE_SIZE
+    x = torch.randn(4, 5) if on_features else images()
     plain = create_trunk(config, 3, size).eval()
     normal = create_trunk(replace(config, weight_norm=True), 3, size).eval()
     torch.testing.assert_close(normal(x), plain(x))

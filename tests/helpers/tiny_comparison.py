@@ -40,7 +40,7 @@ def write_images(root: Path) -> Path:
 
 def protocol(**changes: Any) -> Protocol:
     settings: dict[str, Any] = {
-        "trunk": Trunk(name="small_cnn", embedding_size=8, width=0.5, image_size=SIDE),
+        "trunk": Trunk(name="small_cnn", embedding_size=8, width=0.5),
         "transform": FaceTransform(size=SIDE),
         "optimizer": Adam(lr=3e-3),
         "batch": ClassBatch(4, 2),

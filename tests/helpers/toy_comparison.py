@@ -119,7 +119,7 @@ def toy_run(
     for view in VIEWS:
         for name, other in zip(CLUSTER_METRICS, METRICS, strict=False):
             scores[view, name] = np.array(scores[view, other].mean())
-    return FinalRun(labels, scores, fits, dropped=2, tied=0.001)
+    return FinalRun(labels, scores, fits, dropped=2)
 
 
 def toy_fit(generator: np.random.Generator, final: float, epochs: int, quick: bool) -> Fit:

@@ -8,9 +8,7 @@ pair get the same number of trials, and the one with SEC begins with the other's
 weight 0. Give `data=ImageData(path=…)` and a real trunk for figures that say something of faces.
 """
 
-from dataclasses import replace
-
-from facerec.comparison import Comparison, FaceTransform, Range
+from facerec.comparison import Comparison, Range
 from facerec.heads import SEC
 from facerec.recipes._arms import faces, margin_heads, small, with_penalties
 
@@ -21,7 +19,7 @@ recipe = Comparison(
     "Does SEC help SphereFace, CosFace and ArcFace under equal conditions?",
     with_penalties(margin_heads, ("SEC", SEC(weight=0.1), weight)),
     data=faces,
-    protocol=replace(small, transform=FaceTransform(size=28, shrink=4)),
+    protocol=small,
     trials=6,
     repetitions=6,
 )

@@ -29,7 +29,7 @@ def family(base: Arm) -> tuple[Arm, ...]:
     )
     l2 = layer(base, "L2-layer", last_layer="l2")
     layer_norm = layer(base, "layer-norm", last_layer="layer_norm")
-    return (l2, layer_norm, *with_penalties((base, *free), sec))
+    return (*with_penalties((base, *free), sec), l2, layer_norm)
 
 
 recipe = paper(

@@ -26,7 +26,7 @@ recipe = paper(
     data=cars196,
     protocol=replace(
         reality_check,
-        trunk=replace(lite0, image_size=64),
+        trunk=lite0,
         transform=small_crops,
         optimizer=Adam(lr=1e-4),
         steps_per_epoch=100,

@@ -11,7 +11,7 @@ import pkgutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 from torch import nn
@@ -25,7 +25,6 @@ from facerec.base.recipe import from_dict, run_python, to_dict
 class Backbone(Checked):
     """The network from an aligned face to its raw embedding."""
 
-    retired: ClassVar = ("kernels",)
     name: str = "iresnet50"
     """Network: iresnet18, 34, 50, 100, 200 (or r18 to r200), mbf, mbf_large, w600k_mbf,
     mobilefacenet, mobilefacenet_half, vit_t, vit_s, vit_b, vit_l or one of your own; timm:NAME for

@@ -242,9 +242,7 @@ def _check_dataclass(kind: type[Any], value: Any, where: str, field: str) -> Any
         kind = type(value)
         given = {f.name: getattr(value, f.name) for f in dataclasses.fields(kind) if f.init}
     elif isinstance(value, dict) and value.get("type", kind.__name__) == kind.__name__:
-        # Files of earlier releases may have fields that are gone.
-        known = ("type", *getattr(kind, "retired", ()))
-        given = {name: item for name, item in value.items() if name not in known}
+        given = {name: item for name, item in value.items() if name != "type"}
     else:
         raise _wrong(where, field, kind.__name__, value)
     fields = [f.name for f in dataclasses.fields(kind) if f.init]

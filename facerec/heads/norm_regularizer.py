@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from facerec.base.limits import Checked, NonNegative, Share
@@ -104,7 +103,6 @@ class NormRegularizer(nn.Module):
 
     Args:
         config: which penalty.
-        group: ranks that share the global batch; the default group if None.
         scale: factor s of the head on its cosines, for the scale-free form; 1 for a loss without.
 
     Attributes:
@@ -122,11 +120,9 @@ class NormRegularizer(nn.Module):
     center: Tensor
     initialized: Tensor
 
-    def __init__(
-        self, config: NormPenalty, group: dist.ProcessGroup | None = None, *, scale: float = 1.0
-    ) -> None:
+    def __init__(self, config: NormPenalty, *, scale: float = 1.0) -> None:
         super().__init__()
-        self.config, self.scale, self.group = config, scale, group
+        self.config, self.scale = config, scale
         self._started = False
         center = config.radius if isinstance(config, FixedNorm) else 0.0
         self.register_buffer("center", torch.tensor(center, dtype=torch.float32))
@@ -171,13 +167,13 @@ class NormRegularizer(nn.Module):
                 in eval mode, where the stored centre is used.
 
         Raises:
-            TrainingError: as `global_moments`.
+            RuntimeError: as `global_moments`.
         """
         config = self.config
         with torch.autocast(embeddings.device.type, enabled=False):
             norms = embedding_norms(embeddings)
             if moments is None:
-                moments = global_moments(embeddings, self.group)
+                moments = global_moments(embeddings)
             mean = moments.mean if mean_norm is None else mean_norm.detach().to(norms)
             center = self._advance(mean, update and self.training)
             # A divisor rather than a factor, so that p = 2 and p = 1 share their form.
@@ -228,17 +224,16 @@ class NormMoments:
 
 
 @torch.no_grad()
-def global_moments(embeddings: Tensor, group: dist.ProcessGroup | None = None) -> NormMoments:
+def global_moments(embeddings: Tensor) -> NormMoments:
     """Describe the norms of the embeddings of all ranks; a collective.
 
     Args:
         embeddings: raw embeddings of this rank, ``(B, D)``.
-        group: the ranks that take part; the default group if None.
 
     Raises:
-        TrainingError: batches differ in size between ranks (on CUDA a device-side assertion).
+        RuntimeError: batches differ in size between ranks (on CUDA a device-side assertion).
     """
-    return describe_norms(gather_equal(embedding_norms(embeddings), group))
+    return describe_norms(gather_equal(embedding_norms(embeddings)))
 
 
 def describe_norms(norms: Tensor) -> NormMoments:

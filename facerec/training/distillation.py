@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from facerec.backbones import Preprocessing
-from facerec.base.errors import FacerecError, ModelError, RecipeError, TrainingError
+from facerec.base.errors import FacerecError, ModelError, TrainingError
 from facerec.base.files import (
     NOTE,
     atomic_folder,
@@ -74,13 +74,6 @@ class Distillation(Checked):
     """Preprocessing of the teacher, where an .onnx file does not say so itself."""
     cache: Path = Path("runs/teachers")
     """Folder of the embedding files, which runs with the same teacher and images share."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.mixup and not self.views:
-            raise RecipeError(
-                "distillation.mixup blends fixed views, and distillation.views is 0; set how many"
-            )
 
 
 class TeacherTargets:
@@ -166,11 +159,11 @@ def teacher_targets(
         progress: called with the images read, and the pictures that this rank has done.
 
     Raises:
-        ModelError: the teacher cannot be read, takes images of another size, or gives embeddings
-            that are not finite or zero.
-        FacerecError: an image is damaged, or the file cannot be written.
+        ModelError: the teacher cannot be read, or gives embeddings that are not finite or zero.
+        FacerecError: it takes images of another size, an image is damaged, or the file cannot be
+            written.
     """
-    teacher = _open_teacher(config, dataset, processes)
+    teacher = _open_teacher(config, processes)
     facts = {
         "format": FORMAT,
         "teacher": teacher.sha256,
@@ -221,21 +214,13 @@ def _sha256_of_images(dataset: FaceDataset, progress: Progress | None) -> str:
     return whole.hexdigest()
 
 
-def _open_teacher(
-    config: Distillation, dataset: FaceDataset, processes: Processes
-) -> EmbeddingModel:
+def _open_teacher(config: Distillation, processes: Processes) -> EmbeddingModel:
     """Load the teacher on this rank's device."""
     asked = {} if config.preprocessing is None else asdict(config.preprocessing)
     try:
-        teacher = load_model(config.teacher, device=str(processes.device), **asked)
+        return load_model(config.teacher, device=str(processes.device), **asked)
     except ModelError:  # perhaps an onnxruntime that computes on the CPU alone
-        teacher = load_model(config.teacher, **asked)
-    if teacher.image_size != dataset.image_size:
-        raise ModelError(
-            f"{config.teacher}: takes images of {teacher.image_size} pixels, and those of the "
-            f"training set have {dataset.image_size}; take another teacher"
-        )
-    return teacher
+        return load_model(config.teacher, **asked)
 
 
 class _Pictures(Dataset):

@@ -53,12 +53,6 @@ def test_a_recipe_is_the_same_by_name_by_door_by_file_and_from_a_run(
     assert load_recipe(name, Recipe).epochs == 77
 
 
-def test_recipes_of_earlier_releases_are_read() -> None:
-    tree = to_dict(Recipe()) | {"tensorboard": True}
-    tree["backbone"]["kernels"] = "triton"
-    assert from_dict(Recipe, tree, "recipe.json") == Recipe()
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -33,7 +33,6 @@ from unittest.mock import MagicMock
 heard = MagicMock()
 class Heard:
     def __new__(cls): return heard
-class Mute: start = log = print
 """
 
 
@@ -141,12 +140,11 @@ def test_tensorboard_shows_each_step_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("wnadb", "wnadb: known are tensorboard, wandb"),
+        ("wnadb", "wnadb: .* name one of tensorboard, wandb"),
         ("", "tensorboard"),
         ("mlflow", r"pip install 'facerec\[mlflow\]'"),
         ("gone_module:Logger", "gone_module"),
         ("own_loggers:Gone", "Gone"),
-        ("own_loggers:Mute", "end is missing"),
         ("json:loads", "argument"),
     ],
 )

@@ -124,7 +124,7 @@ class CheckpointWriter:
         return result
 
     def _write(self, step: int, tensors: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
-        final = self.folder / _name(step)
+        final = self.folder / f"step-{step:08d}"
         temporary = _hidden(final)
         if self._gather(final, final.is_dir())[0]:  # the same step of the same run
             return
@@ -248,10 +248,6 @@ def whole_checkpoints(folder: Path) -> list[Path]:
 def latest(folder: Path) -> Path | None:
     """Return the newest whole checkpoint in ``folder``, if there is one."""
     return max(whole_checkpoints(folder), default=None)
-
-
-def _name(step: int) -> str:
-    return f"step-{step:08d}"
 
 
 def _hidden(checkpoint: Path) -> Path:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import hashlib
 import os
 import re
@@ -98,18 +97,14 @@ class TeacherTargets:
             self.note: dict[str, Any] = parse_json(read_file(folder / NOTE_FILE, NOTE))
             check_regular(self.path)
             self.scale = float(self.note["scale"])
-            _, _, self.size = self._array.shape
+            _, _, self.size = self._mapped().shape
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise TrainingError(f"{folder}: cannot be read ({error}); {advice}") from error
 
-    @functools.cached_property
-    def _array(self) -> NDArray[np.float16]:
+    def _mapped(self) -> NDArray[np.float16]:
+        """Map the file anew, as what a spawned worker gets would be a copy of it."""
         mapped: NDArray[np.float16] = np.load(self.path, mmap_mode="r", allow_pickle=False)
         return mapped
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Spawned workers map the file themselves; pickling would copy it.
-        return {name: value for name, value in self.__dict__.items() if name != "_array"}
 
     def rows(self, indices: torch.Tensor, views: torch.Tensor) -> torch.Tensor:
         """Return raw embeddings, float32 ``(B, T)``.
@@ -118,7 +113,7 @@ class TeacherTargets:
             indices: of the images, int64 ``(B,)``.
             views: which of their pictures, int64 ``(B,)``.
         """
-        return torch.from_numpy(self._array[indices.numpy(), views.numpy()].astype(np.float32))
+        return torch.from_numpy(self._mapped()[indices.numpy(), views.numpy()].astype(np.float32))
 
 
 class TaughtDataset(Dataset):

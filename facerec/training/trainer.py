@@ -123,7 +123,7 @@ class Trainer:
                 figures = self.learner.train_step(batch)
                 self._at_once = False
                 if self.monitor.is_due(self.learner.step):
-                    figures["skipped"] = self._count_skipped()
+                    figures["skipped"] = self.processes.total(float(len(self.skipped)))
                 self._record_late(figures)
                 stopping = self._stopping() or self.learner.step == max_steps
                 if stopping or self._checkpoint_is_due():
@@ -235,14 +235,6 @@ class Trainer:
         every = self.all_skipped()
         if every and self.folder is not None and self.processes.is_main:
             write_json(self.folder / "skipped.json", every)
-
-    def _count_skipped(self) -> torch.Tensor:
-        """Return how many images all ranks skipped, a scalar that is not waited for."""
-        count = float(len(self.skipped))
-        if self.learner.dataset.on_error == "skip":
-            return self.processes.total(count)
-        # Nobody skips now; the main process has what was skipped before the run was resumed.
-        return torch.full((), count, device=self.learner.device)
 
     def all_skipped(self) -> list[dict[str, Any]]:
         """Return what all ranks skipped, as JSON types."""
@@ -408,21 +400,19 @@ class Trainer:
         self.learner.state.set_random(own)  # on another number of ranks as they are
         self.learner.stepper.scaler.load_state_dict(state["scaler"])
         self.learner.stepper.step = state["step"]
-        # What has a default here came in later releases.
-        self.monitor.losses += state.get("losses", [])
+        self.monitor.losses += state["losses"]
         head = self.learner.head
         if head is not None and self.recipe.head.kernel == "auto":
-            head.keep_kernel(state.get("kernel", "torch"), state.get("kernel_shape", 0))
-        precision = state.get("precision", self.learner.precision)
-        if precision != self.learner.precision:
+            head.keep_kernel(state["kernel"], state["kernel_shape"])
+        if state["precision"] != self.learner.precision:
             self.warnings.append(
-                f"the run was trained in {precision} up to here and goes on in "
+                f"the run was trained in {state['precision']} up to here and goes on in "
                 f"{self.learner.precision}, which precision auto means on this machine"
             )
         if tuple(state["benches"]) == self.recipe.validation.benches:
             self.best_accuracy = state["best_accuracy"]
         if self.processes.is_main:
-            self.skipped = [Skipped(**each) for each in state.get("skipped_images", ())]
+            self.skipped = [Skipped(**each) for each in state["skipped_images"]]
 
 
 def _late(*values: torch.Tensor) -> HostCopy:

@@ -58,7 +58,8 @@ def train(tmp_path: Path, fails: str = "", packs: str = "toy", **options: int) -
     if fails:
         getattr(logger, fails).side_effect = OSError("no network")
     folder, console = tmp_path / f"run{packs}", Console(file=io.StringIO())
-    trainer = Trainer(learner, folder, validator if packs else None, console, logger)
+    folder.mkdir(exist_ok=True)
+    trainer = Trainer(learner, folder, console, validator if packs else None, logger)
     if (folder / "checkpoints").exists():
         trainer.resume()
     trainer.fit(**options)

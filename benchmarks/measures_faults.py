@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 from noise import empty_set
+from rich.console import Console
 from rows import Row
 
 from facerec.backbones import Backbone
@@ -35,9 +36,8 @@ def checkpoint(
     recipe = Recipe(data=Data(Path()), backbone=Backbone(backbone), checkpoints=Checkpoints(keep=1))
     with TemporaryDirectory() as runs:
         learner = Learner(recipe, empty_set(classes), Processes(0, 1, torch.device("cpu")))
-        trainer = Trainer(learner, Path(runs))
+        trainer = Trainer(learner, Path(runs), Console(quiet=True))
         writer = trainer._writer
-        assert writer is not None
         stalls, totals = [], []
         for step in range(1 + repeats):
             trainer.learner.stepper.step = step

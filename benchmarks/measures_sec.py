@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 from measures import Row
+from rich.console import Console
 from torch import Tensor, nn
 
 from facerec.backbones import Backbone, register_backbone
@@ -99,7 +100,8 @@ def _train(
         epochs=epochs,
         workers=0,
     )
-    trainer = Trainer(Learner(recipe, dataset, Processes(0, 1, torch.device("cpu"))))
+    learner = Learner(recipe, dataset, Processes(0, 1, torch.device("cpu")))
+    trainer = Trainer(learner, Path(), Console(quiet=True))
     shares: list[Tensor] = []
     residuals: list[Tensor] = []
 

@@ -19,6 +19,7 @@ import pytest
 import torch
 from helpers.tiny_training import tiny_recipe
 from helpers.toy_files import write_tar
+from rich.console import Console
 
 import facerec
 from facerec.base.errors import FacerecError
@@ -68,7 +69,7 @@ def write_metrics(folder: Path) -> None:
     facts = {"processes": processes, "device": processes.device, "step": 0}
     steps = {"total_steps": 8, "steps_per_epoch": 4}
     learner = SimpleNamespace(recipe=tiny_recipe(Path("nowhere")), **facts, **steps)
-    monitor = Monitor(folder, learner)  # type: ignore[arg-type]
+    monitor = Monitor(folder, learner, Console(quiet=True))  # type: ignore[arg-type]
     numbers = dict.fromkeys(("loss", "norm_mean", "norm_variance"), 2.0)
     monitor.record(1, numbers, lr=0.1)
 

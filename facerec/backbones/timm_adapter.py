@@ -18,7 +18,7 @@ from facerec.backbones.registry import (
     embedding_layers,
     full_precision,
 )
-from facerec.base.errors import MissingExtraError, ModelError, RecipeError, message_line
+from facerec.base.errors import MissingExtraError, RecipeError, message_line
 
 TIMM = "timm:"
 """What names of timm's networks begin with."""
@@ -40,8 +40,8 @@ class TimmBackbone(EmbeddingNetwork):
 
     Raises:
         MissingExtraError: timm does not import.
-        RecipeError: timm has no such network, or the network has no such option.
-        ModelError: it takes no such images, or does not pool.
+        RecipeError: timm has no such network, or it has no such option, takes no such images or
+            does not pool.
     """
 
     def __init__(self, config: Backbone, image_size: int = 112) -> None:
@@ -50,8 +50,7 @@ class TimmBackbone(EmbeddingNetwork):
             raise RecipeError(f"width must be 1 for {config.name}, found {config.width:g}")
         self.embedding_size = config.embedding_size
         self.drop_path = config.drop_path
-        self.trunk = _create(config, image_size)
-        size = _feature_size(self.trunk, config.name, image_size)
+        self.trunk, size = _create(config, image_size)
         self.dropout = nn.Dropout(config.dropout)
         self.head = embedding_layers(size, config)
 
@@ -62,7 +61,8 @@ class TimmBackbone(EmbeddingNetwork):
             return self.head(x.to(next(self.head.parameters()).dtype))
 
 
-def _create(config: Backbone, image_size: int) -> nn.Module:
+def _create(config: Backbone, image_size: int) -> tuple[nn.Module, int]:
+    """Return a network and how many features an image gives, which it does not always tell."""
     name = config.name.removeprefix(TIMM)
     try:
         timm = importlib.import_module("timm")
@@ -80,29 +80,17 @@ def _create(config: Backbone, image_size: int) -> nn.Module:
         published = timm.get_pretrained_cfg(name)
         if published is not None and published.fixed_input_size:
             options["img_size"] = image_size
-        return timm.create_model(name, pretrained=False, num_classes=0, **options)
+        trunk = timm.create_model(name, pretrained=False, num_classes=0, **options)
+        with torch.no_grad():
+            _, size = trunk.eval()(torch.zeros(1, 3, image_size, image_size)).shape
     except Exception as error:  # timm raises whatever a model's own code does
         given = f" with {', '.join(options)}" if options else ""
         raise RecipeError(
-            f"timm makes no model {name!r}{given} ({message_line(error)}); see timm.list_models()"
+            f"timm makes no model {name!r}{given} ({message_line(error)}); take one of "
+            f"timm.list_models() that pools, for images of {image_size}×{image_size} pixels, or in "
+            "a comparison set the transform to what it takes"
         ) from error
-
-
-def _feature_size(trunk: nn.Module, name: str, image_size: int) -> int:
-    """Return how many features an image gives, which timm's attributes do not tell for all."""
-    trunk.eval()
-    try:
-        with torch.no_grad():
-            _, size = trunk(torch.zeros(1, 3, image_size, image_size)).shape
-    except Exception as error:  # as above
-        raise ModelError(
-            f"{name} makes no row of features of an image of {image_size}×{image_size} pixels "
-            f"({message_line(error)}); choose a network that pools and takes such images, or in a "
-            "comparison set the transform to what it takes"
-        ) from error
-    finally:
-        trunk.train()
-    return size
+    return trunk.train(), size
 
 
 FAMILIES[TIMM] = TimmBackbone

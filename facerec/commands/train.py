@@ -135,7 +135,7 @@ def _train(
                 learner.initialize(progress)
         with contextlib.ExitStack() as stack:
             folder, going_on = processes.on_main(prepare)
-            trainer = Trainer(learner, folder, validator, console, logger)
+            trainer = Trainer(learner, folder, console, validator, logger)
             if going_on:
                 trainer.resume()
             print_facts(_summary(trainer, folder, processes), console)

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
         NormRegularizer,
         RingLoss,
         combination_warnings,
-        global_moments,
     )
     from facerec.heads.output import LossOutput
 else:

@@ -13,11 +13,9 @@ from typing import Literal
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from facerec.base.devices import has_fast_bf16
-from facerec.base.errors import TrainingError
 from facerec.heads.class_sampling import position_among, sample_classes, sample_size
 from facerec.heads.collectives import gather_batch, gather_equal, rank, shard_bounds, world_size
 from facerec.heads.kernel_choice import KernelChoice, choose_kernel, obstacle
@@ -132,7 +130,6 @@ class MarginClassifier(nn.Module):
         sample_rate: float = 1.0,
         unlabelled: bool = False,
         centers_per_class: int = 1,
-        group: dist.ProcessGroup | None = None,
     ) -> None:
         """Draw the centres; they are the same on any number of ranks.
 
@@ -150,12 +147,10 @@ class MarginClassifier(nn.Module):
                 the gradient of ``weight`` is sparse (Partial FC).
             unlabelled: allow the label −1, of images that take no part in the loss.
             centers_per_class: K; of these centres the nearest gives a class its logit.
-            group: ranks that share the classes; the default group if None.
         """
         super().__init__()
         self.num_classes, self.embedding_size = num_classes, embedding_size
-        self.margin, self.group = margin, group
-        self.precision: Precision = precision
+        self.margin, self.precision = margin, precision
         self.chunk, self.centers_per_class = chunk, centers_per_class
         self.seed, self.sample_rate, self.unlabelled = seed, sample_rate, unlabelled
         self.classes: Tensor | None = None
@@ -163,9 +158,7 @@ class MarginClassifier(nn.Module):
         self.labelled: tuple[Tensor, int] | None = None
         self.kernel: Kernel = "torch"
         self.shape = 0
-        self.class_offset, self.num_local = shard_bounds(
-            num_classes, world_size(group), rank(group)
-        )
+        self.class_offset, self.num_local = shard_bounds(num_classes, world_size(), rank())
         last = self.class_offset + self.num_local
         rows = range(self.class_offset * centers_per_class, last * centers_per_class)
         centers = num_classes * centers_per_class
@@ -180,8 +173,7 @@ class MarginClassifier(nn.Module):
         """How the softmax is computed on this device."""
         reduced = self.precision == "bf16" and has_fast_bf16(self.weight.device)
         return TileSettings(
-            *(self.group, reduced, self.chunk, None),
-            *(self.kernel, self.shape, self.centers_per_class),
+            reduced, self.chunk, None, self.kernel, self.shape, self.centers_per_class
         )
 
     def choose_kernel(self, choice: KernelChoice, batch_size: int) -> None:
@@ -223,23 +215,23 @@ class MarginClassifier(nn.Module):
             number: of the draw, such as the optimiser step; the same gives the same classes.
 
         Raises:
-            TrainingError: as ``forward`` for labels.
+            RuntimeError: as ``forward`` for labels.
         """
         self.classes, self.num_visited = None, self.num_classes
         if self.sample_rate == 1 and not self.unlabelled:
             return
-        labels = gather_equal(labels, self.group)
+        labels = gather_equal(labels)
         if self.unlabelled:
             self.labelled = (labels >= 0).sum(), len(labels)
         if self.sample_rate == 1:  # now; the rate may change from step to step
             return
         column = self._column(labels)
-        ranks, batch = world_size(self.group), len(column)
+        ranks, batch = world_size(), len(column)
         sizes = [
             sample_size(self.sample_rate, shard_bounds(self.num_classes, ranks, each)[1], batch)
             for each in range(ranks)
         ]
-        own = rank(self.group)
+        own = rank()
         seed = (self.seed, own, number)
         self.classes = sample_classes(column, self.num_local, sizes[own], seed)
         self.num_visited = sum(sizes)
@@ -269,17 +261,17 @@ class MarginClassifier(nn.Module):
                 by default the ranks ask each other.
 
         Raises:
-            TrainingError: batches differ in size between ranks, or a label lies outside [0, C). On
+            RuntimeError: batches differ in size between ranks, or a label lies outside [0, C). On
                 CUDA these are device-side assertions, which do not make the host wait.
         """
         if all_labels is None:
-            all_labels = gather_equal(labels, self.group)
+            all_labels = gather_equal(labels)
         column = self._column(all_labels)
         with torch.autocast(embeddings.device.type, enabled=False):
             dtype = torch.promote_types(self.weight.dtype, torch.float32)
             if self.classes is not None:
                 column = position_among(self.classes, column)
-            batch = gather_batch(embeddings.to(dtype), self.group)
+            batch = gather_batch(embeddings.to(dtype))
             labelled = known = weights = None
             if self.unlabelled:
                 labelled = all_labels >= 0
@@ -321,12 +313,9 @@ class MarginClassifier(nn.Module):
 
     def _column(self, labels: Tensor) -> Tensor:
         """Return the local row of each label of the global batch, −1 where it is elsewhere."""
-        bad = (labels < (-1 if self.unlabelled else 0)) | (labels >= self.num_classes)
-        where = f"lies outside [0, {self.num_classes})"
-        if labels.is_cuda:
-            torch._assert_async(~bad.any(), f"a label {where}")
-        elif bad.any():  # alike on all ranks, so that they stop together and none waits
-            raise TrainingError(f"label {int(labels[bad][0])} {where}, the classes of the head")
+        good = (labels >= (-1 if self.unlabelled else 0)) & (labels < self.num_classes)
+        # Alike on all ranks, so that they stop together and none waits.
+        torch._assert_async(good.all(), f"a label lies outside [0, {self.num_classes})")
         column = labels - self.class_offset
         return torch.where((column >= 0) & (column < self.num_local), column, -1)
 

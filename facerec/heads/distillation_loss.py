@@ -19,7 +19,6 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -51,7 +50,6 @@ class DistillationLoss(nn.Module):
         *,
         target_scale: float = 1.0,
         seed: int = 0,
-        group: dist.ProcessGroup | None = None,
     ) -> None:
         """Draw the map; it is the same on every rank.
 
@@ -62,18 +60,17 @@ class DistillationLoss(nn.Module):
             target_size: dimensions T of the teacher's.
             target_scale: the factor c on the teacher's embeddings (``mse``).
             seed: of the map, ≥ 0.
-            group: ranks that share the global batch; the default group if None.
         """
         super().__init__()
         self.kind: DistillationKind = kind
-        self.weight, self.target_scale, self.group = weight, target_scale, group
+        self.weight, self.target_scale = weight, target_scale
         self.map: nn.Linear | None = None
         if embedding_size != target_size and kind != "relation":
             self.map = nn.Linear(embedding_size, target_size, bias=False)
             generator = torch.Generator().manual_seed(seed)
             # Keeps lengths where it leads to more dimensions, and angles about where to fewer.
             nn.init.orthogonal_(self.map.weight, generator=generator)
-            if world_size(group) > 1:
+            if world_size() > 1:
                 self.map.weight.register_hook(self._mean_over_ranks)
 
     @property
@@ -121,8 +118,8 @@ class DistillationLoss(nn.Module):
         """Compare the cosines of this rank's images to those of the global batch."""
         every, every_target = whole or (student, targets)
         own, taught = F.normalize(student), F.normalize(targets)
-        others = all_gather(F.normalize(every.detach().to(student)), self.group)
-        references = all_gather(F.normalize(every_target.to(student)), self.group)
+        others = all_gather(F.normalize(every.detach().to(student)))
+        references = all_gather(F.normalize(every_target.to(student)))
         # An image and itself have no part in it: there both cosines are 1.
         squares = (own @ others.T - taught @ references.T).square()
         share = squares.sum() / (len(own) * max(len(others) - 1, 1))
@@ -131,4 +128,4 @@ class DistillationLoss(nn.Module):
 
     @torch.no_grad()
     def _mean_over_ranks(self, values: Tensor) -> Tensor:
-        return all_gather(values[None], self.group).mean(0)
+        return all_gather(values[None]).mean(0)

@@ -70,7 +70,7 @@ def choose_kernel(
         margin: of the head.
         weight: this rank's class centres, ``(rows, D)``.
         batch_size: rows of a global batch that the head sees at once, N.
-        settings: of the head, with the ranks that share the classes; the first measures for all.
+        settings: of the head.
 
     Raises:
         TrainingError: ``triton`` is asked for and cannot be used.
@@ -83,14 +83,14 @@ def choose_kernel(
     if choice != "auto":
         return choice, 0
     chosen = torch.zeros((), device=weight.device)
-    if rank(settings.group) == 0 and reason is None and len(weight) >= _FEW:
+    if rank() == 0 and reason is None and len(weight) >= _FEW:
         from facerec.heads.triton_softmax import SHAPES
 
         sizes = (batch_size, weight.shape[1], len(weight), reduced, weight.device)
         times = [milliseconds("torch", 0, *sizes)]
         times += [milliseconds("triton", shape, *sizes) for shape in range(len(SHAPES[reduced]))]
         chosen.fill_(times.index(min(times)))
-    found = int(all_reduce_(chosen, settings.group))
+    found = int(all_reduce_(chosen))
     return ("triton", found - 1) if found else ("torch", 0)
 
 
@@ -116,7 +116,7 @@ def milliseconds(
         device: the GPU.
     """
     chunk = min(classes, default_chunk(batch_size, device, kernel))
-    settings = TileSettings(None, reduced, chunk, None, kernel, shape)
+    settings = TileSettings(reduced, chunk, None, kernel, shape)
     classes = min(classes, _TILES * chunk)
     random = torch.Generator(device).manual_seed(0)
     query = torch.randn(batch_size, dimensions, generator=random, device=device)

@@ -209,9 +209,9 @@ class _Others(torch.autograd.Function):
             tiles.add(block.start, centers, norms, sums)
 
         packed[-1] = lengths.sum()
-        shift = all_reduce_(sums.highest.clone(), settings.group, maximum=True)
+        shift = all_reduce_(sums.highest.clone(), maximum=True)
         total *= (sums.highest - shift).exp_()
-        all_reduce_(packed, settings.group)
+        all_reduce_(packed)
         total.clamp_(min=torch.finfo(total.dtype).tiny)  # there may be no other class at all
 
         ctx.save_for_backward(query, weight, column, rows, shift, total, target, lengths)

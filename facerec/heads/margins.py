@@ -13,6 +13,7 @@ A margin that does nothing (0, or factor 1) leaves the cosines untouched, bit fo
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -419,15 +420,12 @@ class MagFace(NormMargin):
 
 
 @dataclass(frozen=True)
-class OwnMargin(_Scaled):
+class OwnMargin(_Scaled, ABC):
     """Base of margins of your own, which need no change of facerec.
 
     Derive a frozen dataclass from it, in the recipe or in a file that it imports, and give it ψ as
     ``target_cosine``; every other attribute of a margin may be given as well. Its fields are set on
     the command line and kept in ``recipe.json`` like all others.
-
-    Raises:
-        RecipeError: it has no ``target_cosine``.
 
     Examples:
         >>> @dataclass(frozen=True)
@@ -442,14 +440,7 @@ class OwnMargin(_Scaled):
     admits_subclasses: ClassVar[bool] = True
     """Whether a recipe may hold what derives from this; see `facerec.base.recipe.check`."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if type(self).target_cosine is OwnMargin.target_cosine:
-            raise RecipeError(
-                f"{type(self).__name__}: a margin of one's own needs a method "
-                "target_cosine(cosine, step=0); give it one"
-            )
-
+    @abstractmethod
     def target_cosine(self, cosine: Tensor, step: Tensor | int = 0) -> Tensor:
         """Return ψ of target cosines, any shape, in float32, with a gradient.
 
@@ -457,7 +448,6 @@ class OwnMargin(_Scaled):
             cosine: of faces and the centres of their own classes.
             step: optimizer steps done, for margins that change over a run.
         """
-        raise NotImplementedError
 
 
 Margin = (

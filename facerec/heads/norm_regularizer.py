@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from facerec.base.limits import Checked, NonNegative, Share
@@ -104,7 +103,6 @@ class NormRegularizer(nn.Module):
 
     Args:
         config: which penalty.
-        group: ranks that share the global batch; the default group if None.
         scale: factor s of the head on its cosines, for the scale-free form; 1 for a loss without.
 
     Attributes:
@@ -122,11 +120,9 @@ class NormRegularizer(nn.Module):
     center: Tensor
     initialized: Tensor
 
-    def __init__(
-        self, config: NormPenalty, group: dist.ProcessGroup | None = None, *, scale: float = 1.0
-    ) -> None:
+    def __init__(self, config: NormPenalty, *, scale: float = 1.0) -> None:
         super().__init__()
-        self.config, self.scale, self.group = config, scale, group
+        self.config, self.scale = config, scale
         self._started = False
         center = config.radius if isinstance(config, FixedNorm) else 0.0
         self.register_buffer("center", torch.tensor(center, dtype=torch.float32))
@@ -162,22 +158,22 @@ class NormRegularizer(nn.Module):
 
         Args:
             embeddings: raw embeddings of this rank, ``(B, D)``, any float type.
-            moments: of the norms of these embeddings on all ranks; by default from
-                `global_moments`.
-            mean_norm: mean norm of the whole batch of this optimiser step, from
-                `global_moments`; by default that of these embeddings on all ranks.
+            moments: of the norms of these embeddings on all ranks; by default the ranks ask each
+                other.
+            mean_norm: mean norm of the whole batch of this optimiser step; by default that of these
+                embeddings on all ranks.
             progress: share of the run that is done, t/T in [0, 1], for the linear schedule.
             update: whether the centre takes in this batch (once an optimiser step). It never does
                 in eval mode, where the stored centre is used.
 
         Raises:
-            TrainingError: as `global_moments`.
+            RuntimeError: batches differ in size between ranks (on CUDA a device-side assertion).
         """
         config = self.config
         with torch.autocast(embeddings.device.type, enabled=False):
             norms = embedding_norms(embeddings)
             if moments is None:
-                moments = global_moments(embeddings, self.group)
+                moments = describe_norms(gather_equal(norms.detach()))
             mean = moments.mean if mean_norm is None else mean_norm.detach().to(norms)
             center = self._advance(mean, update and self.training)
             # A divisor rather than a factor, so that p = 2 and p = 1 share their form.
@@ -225,20 +221,6 @@ class NormMoments:
     variance: Tensor
     """Population variance of the norms."""
     smallest: Tensor
-
-
-@torch.no_grad()
-def global_moments(embeddings: Tensor, group: dist.ProcessGroup | None = None) -> NormMoments:
-    """Describe the norms of the embeddings of all ranks; a collective.
-
-    Args:
-        embeddings: raw embeddings of this rank, ``(B, D)``.
-        group: the ranks that take part; the default group if None.
-
-    Raises:
-        TrainingError: batches differ in size between ranks (on CUDA a device-side assertion).
-    """
-    return describe_norms(gather_equal(embedding_norms(embeddings), group))
 
 
 def describe_norms(norms: Tensor) -> NormMoments:

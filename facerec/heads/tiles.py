@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 Kernel = Literal["torch", "triton"]
@@ -28,8 +27,6 @@ FLOOR = -1e20
 class TileSettings:
     """How the softmax over classes is computed, tile by tile."""
 
-    group: dist.ProcessGroup | None = None
-    """Ranks that share the classes; the default group if None."""
     reduced: bool = False
     """Whether matrix products take bfloat16 operands; sums are float32 in either case."""
     chunk: int = 0

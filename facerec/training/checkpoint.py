@@ -15,7 +15,6 @@ import shutil
 import threading
 import warnings
 import zlib
-from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from facerec.base.errors import CheckpointError
+from facerec.base.errors import CheckpointError, message_line
 from facerec.base.files import fsync_directory, open_file, read_file
 from facerec.training.distributed import Processes
 from facerec.training.state import sharded
@@ -125,7 +124,7 @@ class CheckpointWriter:
         return result
 
     def _write(self, step: int, tensors: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
-        final = self.folder / _name(step)
+        final = self.folder / f"step-{step:08d}"
         temporary = _hidden(final)
         if self._gather(final, final.is_dir())[0]:  # the same step of the same run
             return
@@ -161,12 +160,12 @@ class CheckpointWriter:
             problem = None
             try:
                 stage()
-            except (Exception, CheckpointException) as error:  # the latter is no Exception
+            except (Exception, CheckpointException) as error:
                 # torch's writer of tensors has no error of its own for a full disk.
                 free = shutil.disk_usage(self.folder.parent).free
                 problem = (
-                    f"{final}: not saved ({_words(_cause(error))}; {free:,} bytes are free on its "
-                    "disk); mend that and go on with --resume"
+                    f"{final}: not saved ({message_line(_cause(error))}; {free:,} bytes are free "
+                    "on its disk); mend that and go on with --resume"
                 )
             answers = self._gather(final, (problem, sums))
             if problems := [text for text, _ in answers if text]:
@@ -189,7 +188,7 @@ class CheckpointWriter:
             return self.processes.gather_objects(value, self._group)
         except RuntimeError as error:
             raise CheckpointError(
-                f"{final}: not saved, another process of this run is gone ({_words(error)})"
+                f"{final}: not saved, another process of this run is gone ({message_line(error)})"
             ) from error
 
 
@@ -216,22 +215,28 @@ def load_checkpoint(
         CheckpointError: incomplete, damaged, or of another architecture.
     """
     _silence()
-    with _damaged(checkpoint):
-        state = _read_state(checkpoint)
+    try:
+        state: dict[str, Any] = json.loads(read_file(checkpoint / STATE_FILE))
+        # The sum of the facts stands among those of the files, so that none of these is missed.
+        facts = state["files"].pop(STATE_FILE)
+        wrong = [] if facts == _checksum_of(state) else [STATE_FILE]
         files = sorted(state.pop("files").items())[processes.rank :: processes.world_size]
-        wrong = [
+        wrong += [
             name
             for name, written in files
             if not (checkpoint / name).is_file() or _checksum(checkpoint / name) != written
         ]
-    for damage in processes.gather_objects(wrong):
-        if damage:
-            raise _damage(checkpoint, f"{damage[0]} holds other bytes than were written")
-    with _damaged(checkpoint):
+        if damage := [name for names in processes.gather_objects(wrong) for name in names]:
+            raise ValueError(f"{damage[0]} holds other bytes than were written")
         reader = dcp.FileSystemReader(checkpoint)
         stored = reader.read_metadata().state_dict_metadata
         wanted = tensors | {name: t for name, t in optional.items() if name in stored}
         dcp.load(wanted, storage_reader=reader, no_dist=processes.world_size == 1)
+    except (Exception, CheckpointException) as error:  # the latter is no Exception
+        raise CheckpointError(
+            f"{checkpoint}: damaged, or of another network ({message_line(_cause(error))}); delete "
+            "it to go on from an earlier one, or resume with the recipe that wrote it"
+        ) from error
     return state
 
 
@@ -245,25 +250,8 @@ def latest(folder: Path) -> Path | None:
     return max(whole_checkpoints(folder), default=None)
 
 
-def _name(step: int) -> str:
-    return f"step-{step:08d}"
-
-
 def _hidden(checkpoint: Path) -> Path:
     return checkpoint.with_name(f".{checkpoint.name}.tmp")
-
-
-def _read_state(checkpoint: Path) -> dict[str, Any]:
-    """Return the content of ``state.json`` without its own check sum, which must be right.
-
-    It stands among those of the files, so that a name or number of it that is damaged is missed
-    there; earlier releases wrote none.
-    """
-    state = dict(json.loads(read_file(checkpoint / STATE_FILE)))
-    written = state["files"].pop(STATE_FILE, None)
-    if written not in (None, _checksum_of(state)) or checkpoint.name != _name(state["step"]):
-        raise _damage(checkpoint, f"{STATE_FILE} holds other facts than were written")
-    return state
 
 
 def _checksum_of(facts: dict[str, Any]) -> list[int]:
@@ -281,34 +269,11 @@ def _checksum(path: Path) -> list[int]:
     return [size, crc]
 
 
-@contextlib.contextmanager
-def _damaged(checkpoint: Path) -> Iterator[None]:
-    """Say of whatever is raised while a checkpoint is read that it is damaged."""
-    try:
-        yield
-    except CheckpointError:
-        raise
-    except (Exception, CheckpointException) as error:
-        raise _damage(checkpoint, f"it cannot be read ({_words(_cause(error))})") from error
-
-
-def _damage(checkpoint: Path, what: str) -> CheckpointError:
-    return CheckpointError(
-        f"{checkpoint}: damaged, or of another network: {what}; delete it to go on from an earlier "
-        "one, or resume with the recipe that wrote it"
-    )
-
-
 def _cause(error: BaseException) -> BaseException:
     """Return what went wrong on the first rank that failed, without torch's wrapper."""
     if isinstance(error, CheckpointException) and error.failures:
         return next(iter(error.failures.values()))[0]
     return error
-
-
-def _words(error: BaseException) -> str:
-    """Return an error as one line."""
-    return " ".join([type(error).__name__, *str(error).split("\n")[:1]])
 
 
 def _silence() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import hashlib
 import os
 import re
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from facerec.backbones import Preprocessing
-from facerec.base.errors import FacerecError, ModelError, RecipeError, TrainingError
+from facerec.base.errors import FacerecError, ModelError, TrainingError
 from facerec.base.files import (
     NOTE,
     atomic_folder,
@@ -75,13 +74,6 @@ class Distillation(Checked):
     cache: Path = Path("runs/teachers")
     """Folder of the embedding files, which runs with the same teacher and images share."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.mixup and not self.views:
-            raise RecipeError(
-                "distillation.mixup blends fixed views, and distillation.views is 0; set how many"
-            )
-
 
 class TeacherTargets:
     """The embeddings in a whole file; workers map the same memory.
@@ -105,18 +97,14 @@ class TeacherTargets:
             self.note: dict[str, Any] = parse_json(read_file(folder / NOTE_FILE, NOTE))
             check_regular(self.path)
             self.scale = float(self.note["scale"])
-            _, _, self.size = self._array.shape
+            _, _, self.size = self._mapped().shape
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise TrainingError(f"{folder}: cannot be read ({error}); {advice}") from error
 
-    @functools.cached_property
-    def _array(self) -> NDArray[np.float16]:
+    def _mapped(self) -> NDArray[np.float16]:
+        """Map the file anew, as what a spawned worker gets would be a copy of it."""
         mapped: NDArray[np.float16] = np.load(self.path, mmap_mode="r", allow_pickle=False)
         return mapped
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Spawned workers map the file themselves; pickling would copy it.
-        return {name: value for name, value in self.__dict__.items() if name != "_array"}
 
     def rows(self, indices: torch.Tensor, views: torch.Tensor) -> torch.Tensor:
         """Return raw embeddings, float32 ``(B, T)``.
@@ -125,7 +113,7 @@ class TeacherTargets:
             indices: of the images, int64 ``(B,)``.
             views: which of their pictures, int64 ``(B,)``.
         """
-        return torch.from_numpy(self._array[indices.numpy(), views.numpy()].astype(np.float32))
+        return torch.from_numpy(self._mapped()[indices.numpy(), views.numpy()].astype(np.float32))
 
 
 class TaughtDataset(Dataset):
@@ -166,11 +154,11 @@ def teacher_targets(
         progress: called with the images read, and the pictures that this rank has done.
 
     Raises:
-        ModelError: the teacher cannot be read, takes images of another size, or gives embeddings
-            that are not finite or zero.
-        FacerecError: an image is damaged, or the file cannot be written.
+        ModelError: the teacher cannot be read, or gives embeddings that are not finite or zero.
+        FacerecError: it takes images of another size, an image is damaged, or the file cannot be
+            written.
     """
-    teacher = _open_teacher(config, dataset, processes)
+    teacher = _open_teacher(config, processes)
     facts = {
         "format": FORMAT,
         "teacher": teacher.sha256,
@@ -221,21 +209,13 @@ def _sha256_of_images(dataset: FaceDataset, progress: Progress | None) -> str:
     return whole.hexdigest()
 
 
-def _open_teacher(
-    config: Distillation, dataset: FaceDataset, processes: Processes
-) -> EmbeddingModel:
+def _open_teacher(config: Distillation, processes: Processes) -> EmbeddingModel:
     """Load the teacher on this rank's device."""
     asked = {} if config.preprocessing is None else asdict(config.preprocessing)
     try:
-        teacher = load_model(config.teacher, device=str(processes.device), **asked)
+        return load_model(config.teacher, device=str(processes.device), **asked)
     except ModelError:  # perhaps an onnxruntime that computes on the CPU alone
-        teacher = load_model(config.teacher, **asked)
-    if teacher.image_size != dataset.image_size:
-        raise ModelError(
-            f"{config.teacher}: takes images of {teacher.image_size} pixels, and those of the "
-            f"training set have {dataset.image_size}; take another teacher"
-        )
-    return teacher
+        return load_model(config.teacher, **asked)
 
 
 class _Pictures(Dataset):

@@ -73,7 +73,7 @@ class Processes:
 
     def total(self, value: float) -> torch.Tensor:
         """Return the sum of all ranks' values, a scalar that is not waited for."""
-        return collectives.all_reduce_(torch.full((), value, device=self.device), None)
+        return collectives.all_reduce_(torch.full((), value, device=self.device))
 
 
 @contextlib.contextmanager

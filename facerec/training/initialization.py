@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from facerec.backbones import Backbone, Preprocessing
-from facerec.base.errors import ModelError, RecipeError
+from facerec.backbones import Preprocessing
+from facerec.base.errors import ModelError
 from facerec.base.files import sha256
 from facerec.base.progress import Progress
 from facerec.base.recipe import load_recipe
@@ -27,10 +27,7 @@ from facerec.embedding.torch_model import TorchModel
 from facerec.heads.classifier import MarginClassifier
 from facerec.records.dataset import FaceDataset
 from facerec.training.distributed import Processes
-from facerec.training.recipe import Recipe
-
-INIT = "init"
-"""The ``backbone.name`` that stands for the network that `Init.path` holds."""
+from facerec.training.recipe import INIT, Recipe
 
 _IMAGES_AT_ONCE = 1 << 14
 
@@ -72,27 +69,20 @@ def resolved(recipe: Recipe, run: Path | None = None) -> Recipe:
         run: the run that is continued, whose recipe knows the network; the file is not read then.
 
     Raises:
-        RecipeError: the name without a path, or beside other fields of the backbone, which the file
-            decides; or the run's recipe cannot be read.
+        RecipeError: the run's recipe cannot be read.
         ModelError: the file cannot be read or does not say its architecture.
     """
-    if recipe.backbone.name != INIT:
+    path = recipe.init.path
+    if recipe.backbone.name != INIT or path is None:
         return recipe
-    if recipe.backbone != Backbone(INIT):
-        raise RecipeError(
-            'backbone.name "init" takes the whole section from init.path; leave out its other '
-            "fields, or write down all of them with the network's name"
-        )
     if run is not None:
         stored = load_recipe(run / "recipe.json", type(recipe))
         backbone, preprocessing = stored.backbone, stored.preprocessing
-    elif recipe.init.path is None:
-        raise RecipeError('backbone.name is "init", so init.path has to name weights; set it')
     else:
-        source = _read(recipe.init.path)
+        source = _read(path)
         if not isinstance(source, TorchModel) or source.config is None:
             raise ModelError(
-                f"{recipe.init.path}: does not say which architecture its weights belong to; set "
+                f"{path}: does not say which architecture its weights belong to; set "
                 "backbone.name and the fields beside it, or turn it into a .safetensors by facerec "
                 "import-weights"
             )

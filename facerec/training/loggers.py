@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from facerec.base.errors import MissingExtraError, RecipeError, message_line
+from facerec.base.errors import RecipeError, message_line
 from facerec.base.files import NOTE, parse_json, read_file, write_json
 
 
@@ -122,28 +122,20 @@ def create_logger(name: str) -> Logger:
     The module is looked for where Python does, and in the current folder.
 
     Raises:
-        RecipeError: no such logger, or the user's cannot be imported or lacks a call.
-        MissingExtraError: its package is not installed.
+        RecipeError: no such logger, its package is not installed, or the user's cannot be made.
     """
-    module, colon, attribute = name.partition(":")
-    if not colon and name not in LOGGERS:
-        known = ", ".join(LOGGERS)
-        raise RecipeError(f"logger {name}: known are {known}, and module:Class for one of your own")
-    if colon:
+    module, _, attribute = name.partition(":")
+    if name not in LOGGERS:
         sys.path.append(str(Path.cwd()))
     try:
         found = importlib.import_module(module)
-        logger: Any = getattr(found, attribute)() if colon else LOGGERS[name]()
-        if not all(hasattr(logger, call) for call in ("start", "log", "end")):
-            raise TypeError("start, log or end is missing")
+        return cast(Logger, LOGGERS[name]() if name in LOGGERS else getattr(found, attribute)())
     except Exception as error:
-        what = f"logger {name}: {type(error).__name__}: {message_line(error)}"
-        if not colon:
-            raise MissingExtraError(f"{what}; run pip install 'facerec[{name}]'") from error
-        raise RecipeError(
-            f"{what}; name a class that needs no argument, in a module of this folder or PYTHONPATH"
-        ) from error
-    return cast(Logger, logger)
+        advice = f"run pip install 'facerec[{name}]'"
+        if name not in LOGGERS:
+            advice = f"name one of {', '.join(LOGGERS)}, or module:Class for one of your own"
+        what = f"{type(error).__name__}: {message_line(error)}"
+        raise RecipeError(f"logger {name}: {what}; {advice}") from error
 
 
 def _known(path: Path) -> str | None:

@@ -33,23 +33,18 @@ class Monitor:
     the display and the files.
 
     Args:
-        folder: the run's folder for ``metrics.jsonl``; None writes nothing.
+        folder: the run's folder for ``metrics.jsonl``.
         learner: takes the steps, of which some may be done; its recipe says how often to log.
-        console: where the display goes; None shows nothing.
-        logger: gets the same figures, of a run with a folder.
+        console: where the display goes.
+        logger: gets the same figures.
     """
 
     def __init__(
-        self,
-        folder: Path | None,
-        learner: Learner,
-        console: Console | None = None,
-        logger: Logger | None = None,
+        self, folder: Path, learner: Learner, console: Console, logger: Logger | None = None
     ) -> None:
-        self.learner = learner
+        self.learner, self.console = learner, console
         self.active, self.recipe = learner.processes.is_main, learner.recipe
-        self.path = folder / "metrics.jsonl" if folder is not None and self.active else None
-        self.console = console if self.active else None
+        self.path = folder / "metrics.jsonl"
         self.total_steps, self.steps_per_epoch = learner.total_steps, learner.steps_per_epoch
         self.last: dict[str, float] = {}
         self.losses: list[float] = []
@@ -57,15 +52,16 @@ class Monitor:
         self._logged_step, self._logged_at = learner.step, time.perf_counter()
         self._printed_at = -math.inf
         self._display: Progress | None = None
-        self._logger = None if self.path is None else logger
+        self._logger = logger if self.active else None
 
     def __enter__(self) -> Monitor:
-        if self.path is not None:
-            _forget_after(self.path, self._logged_step)
-            folder, recipe = self.path.parent, to_dict(self.recipe)
-            self._log("start", folder, recipe, folder.name, self._logged_step)
+        if not self.active:
+            return self
+        _forget_after(self.path, self._logged_step)
+        folder, recipe = self.path.parent, to_dict(self.recipe)
+        self._log("start", folder, recipe, folder.name, self._logged_step)
         self._logged_at = time.perf_counter()
-        if self.console is not None and self.console.is_terminal:
+        if self.console.is_terminal:
             # Imported here because a step needs none of it.
             from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -133,9 +129,8 @@ class Monitor:
 
     def _print(self, beginning: str) -> None:
         """Print the figures last read."""
-        if self.console is not None:
-            self.console.print(f"{beginning}  {self._line()}", highlight=False)
-            self._printed_at = time.perf_counter()
+        self.console.print(f"{beginning}  {self._line()}", highlight=False)
+        self._printed_at = time.perf_counter()
 
     def validation(self, step: int, epoch: int, results: dict[str, VerificationResult]) -> None:
         """Write the figures of every pack and print its accuracy."""
@@ -147,25 +142,23 @@ class Monitor:
                 continue
             accuracy = result.folds["accuracy"]
             self._log("log", {f"accuracy/{name}": accuracy.mean}, step)
-            if self.console is not None:
-                mean, sem = 100 * accuracy.mean, 100 * accuracy.sem
-                text = f"  {name}: accuracy {mean:.2f} % ± {sem:.2f} (SEM)"
-                self.console.print(text, highlight=False)
+            mean, sem = 100 * accuracy.mean, 100 * accuracy.sem
+            text = f"  {name}: accuracy {mean:.2f} % ± {sem:.2f} (SEM)"
+            self.console.print(text, highlight=False)
         # Validation is no training time.
         self._logged_at, self._logged_step = time.perf_counter(), step
 
     def _write(self, kind: str, step: int, **values: Any) -> None:
-        if self.path is not None:
-            # JSON knows neither NaN nor infinities.
-            bad = [k for k, v in values.items() if isinstance(v, float) and not math.isfinite(v)]
-            known = values | dict.fromkeys(bad)
-            line = json.dumps({"kind": kind, "step": step, **known}, allow_nan=False)
-            try:
-                with open_file(self.path, "a", encoding="utf-8") as file:
-                    file.write(line + "\n")
-            except OSError as error:
-                sentence = full_disk_sentence(self.path, error, "go on with --resume")
-                raise TrainingError(sentence) from error
+        # JSON knows neither NaN nor infinities.
+        bad = [k for k, v in values.items() if isinstance(v, float) and not math.isfinite(v)]
+        known = values | dict.fromkeys(bad)
+        line = json.dumps({"kind": kind, "step": step, **known}, allow_nan=False)
+        try:
+            with open_file(self.path, "a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError as error:
+            sentence = full_disk_sentence(self.path, error, "go on with --resume")
+            raise TrainingError(sentence) from error
 
     def _log(self, call: str, *arguments: Any) -> None:
         """Tell the logger; one that fails on the way, as a network may, is not told any more."""
@@ -179,9 +172,8 @@ class Monitor:
             what = f"logger {self.recipe.logger}: {type(error).__name__}: {line}"
             if call == "start":
                 raise TrainingError(f"{what}; mend it and --resume, or leave it out") from error
-            if self.console is not None:
-                text = f"warning: {what}; it gets nothing more, metrics.jsonl goes on"
-                self.console.print(text, style="yellow", soft_wrap=True)
+            text = f"warning: {what}; it gets nothing more, metrics.jsonl goes on"
+            self.console.print(text, style="yellow", soft_wrap=True)
 
 
 def _forget_after(path: Path, step: int) -> None:

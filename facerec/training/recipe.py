@@ -17,6 +17,9 @@ from facerec.training.finetuning import Finetune
 from facerec.training.network import DataParallel
 from facerec.training.optimization import SGD, Cosine, MultiStep, Optimizer, Polynomial
 
+INIT = "init"
+"""The ``backbone.name`` that stands for the network that `Init.path` holds."""
+
 
 @dataclass(frozen=True)
 class Head(Checked):
@@ -87,13 +90,6 @@ class Init(Checked):
     head: Literal["fresh", "class_means"] = "fresh"
     """How class centres start: drawn as always, or each along the mean embedding that the starting
     network gives of its class's training images, not augmented."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.path is None and (not self.strict or self.head != "fresh"):
-            raise RecipeError(
-                "init says how to start from weights, but not from which; set init.path too"
-            )
 
 
 @dataclass(frozen=True)
@@ -167,28 +163,41 @@ class Recipe(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.margin is None and self.distillation is None:
-            raise RecipeError(
-                "without a margin there is nothing to learn; give one, or a distillation"
-            )
-        if self.margin is not None and self.distillation is not None and self.distillation.mixup:
-            raise RecipeError(
-                "distillation.mixup blends two people into one image, which a margin takes for one "
-                "of them; set margin to None, or mixup to 0"
-            )
-        resting = self.finetune.freeze_steps != 0
-        if self.margin is None and (resting or self.init.head == "class_means"):
-            raise RecipeError(
-                "init.head class_means and finetune.freeze_steps are about class centres, and "
-                "without a margin there are none; leave them out"
-            )
-        strangers = not all(further.labelled for further in self.data.also)
-        if strangers and (self.distillation is None or self.sampling == "balanced"):
-            raise RecipeError(
-                "images of data.also without a label teach nothing without a teacher, and are not "
-                "seen where subjects take turns; give a distillation and sampling shuffle"
-            )
+        for sentence, found in self._conflicts().items():
+            if found:
+                raise RecipeError(sentence)
         self.micro_batch(1)
+
+    def _conflicts(self) -> dict[str, bool]:
+        """Return a sentence for each thing that makes no sense, and whether it is there."""
+        taught, init, also = self.distillation, self.init, self.data.also
+        mixup, views = (taught.mixup, taught.views) if taught is not None else (0.0, 0)
+        alone, resting = self.margin is None, self.finetune.freeze_steps != 0
+        theirs, means = self.backbone.name == INIT, init.head == "class_means"
+        balanced = self.sampling == "balanced"
+        strangers = not all(further.labelled for further in also)
+        weighted = any(further.weight != 1 for further in also)
+        return {
+            "there is nothing to learn; give a margin or a distillation": alone and taught is None,
+            "distillation.mixup blends fixed views, and distillation.views is 0; set how many": (
+                mixup > 0 and not views
+            ),
+            "distillation.mixup blends two people into one image, which a margin takes for one of "
+            "them; set margin to None, or mixup to 0": mixup > 0 and not alone,
+            "init.head class_means and finetune.freeze_steps are about class centres, and without "
+            "a margin there are none; leave them out": alone and (means or resting),
+            "init says how to start from weights, but not from which; set init.path too": (
+                init.path is None and (means or theirs or not init.strict)
+            ),
+            "backbone.name init takes the whole section from init.path; leave out its other fields "
+            "or the name": theirs and self.backbone != Backbone(INIT),
+            "images of data.also without a label teach nothing without a teacher, and are not seen "
+            "where subjects take turns; give a distillation and sampling shuffle": (
+                strangers and (taught is None or balanced)
+            ),
+            "sampling balanced visits all subjects alike, so that sets cannot have a weight; leave "
+            "those of data.also at 1, or choose shuffle": balanced and weighted,
+        }
 
     def micro_batch(self, ranks: int) -> int:
         """Return how many images of a rank go through the backbone together.

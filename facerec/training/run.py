@@ -88,21 +88,16 @@ def find_folder(
             `remember_launches`) is continued, whether it has a checkpoint or not.
 
     Raises:
-        RecipeError: the name is taken.
-        CheckpointError: what is there is no run.
+        RecipeError: the name is taken, or what is there is no run.
     """
     candidates = [runs / name] if exact else list(_of_name(runs, name).values())
     found = [path for path in candidates if not _launches(path).isdisjoint(launches)]
     if resume:
         found = found or [path for path in candidates if checkpoint.latest(path / "checkpoints")]
         found = found or [path for path in candidates if path.is_dir() and _is_begun(path)]
-        if not found and any(path.exists() for path in candidates):
-            raise CheckpointError(
-                f"{runs / name}: no checkpoint to resume from, and it holds what is no run's; "
-                "start under another --name"
-            )
-    elif not found and exact and (runs / name).exists():
-        raise _taken(runs / name)
+    if not found and exact and (runs / name).exists():
+        how = "it holds no run; use" if resume else "use --resume or"
+        raise RecipeError(f"{runs / name} exists already; {how} another --name")
     return found[-1] if found else None
 
 
@@ -124,18 +119,12 @@ def new_folder(runs: Path, name: str, *, exact: bool) -> Path:
             # Made at once: runs that start together each get a folder of their own.
             folder.mkdir(parents=True)
             return folder
-        except FileExistsError as error:
-            if exact:
-                raise _taken(folder) from error
-            number += 1
         except OSError as error:
-            raise RecipeError(
-                f"{folder}: cannot be made ({error.strerror}); choose another folder with --runs"
-            ) from error
-
-
-def _taken(folder: Path) -> RecipeError:
-    return RecipeError(f"{folder} exists already; use --resume or another --name")
+            if exact or not isinstance(error, FileExistsError):
+                raise RecipeError(
+                    f"{folder}: cannot be made ({error.strerror}); choose another --runs or --name"
+                ) from error
+            number += 1
 
 
 def remember_launches(folder: Path, launches: Collection[str]) -> None:

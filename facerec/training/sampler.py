@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from torch.utils.data import Sampler
 
-from facerec.base.errors import DatasetError, RecipeError
+from facerec.base.errors import DatasetError
 from facerec.records.augment import sample_generator
 from facerec.records.dataset import BatchRequest
 
@@ -37,12 +37,12 @@ class GlobalBatchSampler(Sampler[BatchRequest]):
         world_size: number of processes.
         start: optimizer steps already done.
         labels: int64 ``(length,)``, to visit every subject equally often (see `_Balanced`); images
-            of class −1 are left out. None visits every image once, or as ``weights`` say.
+            of class −1 are left out, and ``weights`` do not count. None visits every image once, or
+            as ``weights`` say.
         weights: float ``(length,)``, visits of each image in an epoch; None means 1.
 
     Raises:
         DatasetError: fewer images than one batch needs.
-        RecipeError: there are both labels and weights.
     """
 
     def __init__(
@@ -58,11 +58,6 @@ class GlobalBatchSampler(Sampler[BatchRequest]):
         labels: np.ndarray | None = None,
         weights: np.ndarray | None = None,
     ) -> None:
-        if labels is not None and weights is not None:
-            raise RecipeError(
-                "sampling balanced visits all subjects alike, so that sets cannot have a weight; "
-                "leave the weights of data.also at 1, or choose shuffle"
-            )
         self._order: _Balanced | _Shuffled = (
             _Shuffled(length, seed, weights) if labels is None else _Balanced(labels, seed)
         )

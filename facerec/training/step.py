@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,9 +51,6 @@ class Stepper:
     """Whether the network does not learn now."""
     step: int = 0
     """Steps that have been taken."""
-    phase: Callable[[str], contextlib.AbstractContextManager[Any]] = record_function
-    """Entered around each part of a step with its name: ``forward``, ``head``, ``backward`` and
-    ``optimizer``; by default these are ranges for torch's profiler."""
 
     def take(self, images: Tensor, labels: Tensor, targets: Tensor | None = None) -> Figures:
         """Do one optimizer step on this rank's share of a batch, and return its figures.
@@ -85,18 +82,18 @@ class Stepper:
             # Ranks average the gradients of a step once.
             with contextlib.nullcontext() if last or shared is None else shared.no_sync():
                 learning = torch.set_grad_enabled(not self.frozen)
-                with self.phase("forward"), self._autocast(device), learning:
+                with record_function("forward"), self._autocast(device), learning:
                     embeddings = model(x)
-                with self.phase("head"):
+                with record_function("head"):
                     part = MicroBatch(step, embeddings, y, target, position == 0, last)
                     outputs = [term.forward(part) for term in self.terms]
                     loss = functools.reduce(torch.add, [output.loss for output in outputs])
-                with self.phase("backward"):
+                with record_function("backward"):
                     self.scaler.scale(loss / count).backward()
             micro_figures.append(_figures(part.shared[1], outputs))
 
         figures = _average(micro_figures)
-        with self.phase("optimizer"):
+        with record_function("optimizer"):
             self.scaler.unscale_(self.optimizer)
             if self.clip_norm is not None:
                 nn.utils.clip_grad_norm_(self.network.parameters(), self.clip_norm)

@@ -53,7 +53,7 @@ class Step:
         """Mean norm of the embeddings of all ranks, one small collective; None without them."""
         if self.embeddings is None:
             return None
-        return all_gather(embedding_norms(self.embeddings), None).mean()
+        return all_gather(embedding_norms(self.embeddings)).mean()
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class MicroBatch:
     def shared(self) -> tuple[Tensor, NormMoments]:
         """Labels, ``(W·B,)``, and norms of the micro-batch of all ranks; one small collective."""
         norms = embedding_norms(self.embeddings.detach())
-        labels, norms = gather_together([self.labels, norms], None)
+        labels, norms = gather_together([self.labels, norms])
         return labels, describe_norms(norms)
 
 

@@ -56,28 +56,28 @@ class Trainer:
 
     Args:
         learner: takes the steps.
-        folder: the run's folder, or None to train without writing anything.
+        folder: the run's folder.
+        console: where progress is shown.
         validator: scores the packs of the recipe, or None.
-        console: where progress is shown, or None.
-        logger: gets the figures of a run with a folder, or None.
+        logger: gets the figures, or None.
     """
 
     def __init__(
         self,
         learner: Learner,
-        folder: Path | None = None,
+        folder: Path,
+        console: Console,
         validator: PackValidator | None = None,
-        console: Console | None = None,
         logger: Logger | None = None,
     ) -> None:
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
         self.learner, self.folder = learner, folder
         self.validator, self.console, self.logger = validator, console, logger
         self.recipe, self.processes = learner.recipe, learner.processes
         self.skipped: list[Skipped] = []
         self.best_accuracy = -1.0
         self.stop_signal: int | None = None
+        keep = self.recipe.checkpoints.keep
+        self._writer = checkpoint.CheckpointWriter(folder / "checkpoints", self.processes, keep)
         self._at_once = False  # whether a signal may end training where it is
         self._asked: HostCopy | None = None  # whether a rank is to stop
         self._waiting: tuple[int, list[str], HostCopy, float] | None = None  # figures of a step
@@ -110,7 +110,7 @@ class Trainer:
         with (
             self._signals(),
             self.monitor,
-            self._writer or contextlib.nullcontext(),
+            self._writer,
             explained(self.recipe.data.path),
         ):
             if self._validation_is_due():  # a run that was stopped did not wait for it
@@ -123,7 +123,7 @@ class Trainer:
                 figures = self.learner.train_step(batch)
                 self._at_once = False
                 if self.monitor.is_due(self.learner.step):
-                    figures["skipped"] = self._count_skipped()
+                    figures["skipped"] = self.processes.total(float(len(self.skipped)))
                 self._record_late(figures)
                 stopping = self._stopping() or self.learner.step == max_steps
                 if stopping or self._checkpoint_is_due():
@@ -137,8 +137,7 @@ class Trainer:
                     self.validate()
             if self.learner.step == self.learner.total_steps:
                 self.validate()
-                if self._writer is not None:
-                    self._writer.wait()
+                self._writer.wait()
                 if self.learner.average is not None:
                     self.save_model("raw.safetensors", self.learner.backbone, weights="raw")
                 self.save_model("model.safetensors")
@@ -146,7 +145,7 @@ class Trainer:
 
     def _is_done(self) -> bool:
         """Tell whether nothing is left to do; the model is what a run writes last."""
-        done = self.folder is None or (self.folder / "model.safetensors").is_file()
+        done = (self.folder / "model.safetensors").is_file()
         ended = self.learner.step >= self.learner.total_steps
         return ended and all(self.processes.gather_objects(done))
 
@@ -209,16 +208,15 @@ class Trainer:
             extra: facts to keep in the file, as JSON types.
         """
         weights = {} if self.learner.average is None else {"weights": "ema"}
-        if self.folder is not None:
-            self.processes.on_main(
-                save_model,
-                self.folder / name,
-                self.final_backbone if backbone is None else backbone,
-                self.recipe.backbone,
-                self.recipe.preprocessing,
-                to_dict(self.recipe),
-                {"step": self.learner.step, **weights, **extra},
-            )
+        self.processes.on_main(
+            save_model,
+            self.folder / name,
+            self.final_backbone if backbone is None else backbone,
+            self.recipe.backbone,
+            self.recipe.preprocessing,
+            to_dict(self.recipe),
+            {"step": self.learner.step, **weights, **extra},
+        )
 
     def batches(self) -> Iterator[Batch]:
         """Load this rank's batches from the present step on."""
@@ -233,16 +231,8 @@ class Trainer:
     def _write_skipped(self) -> None:
         """List the images that could not be used in ``skipped.json`` (those of all ranks)."""
         every = self.all_skipped()
-        if every and self.folder is not None and self.processes.is_main:
+        if every and self.processes.is_main:
             write_json(self.folder / "skipped.json", every)
-
-    def _count_skipped(self) -> torch.Tensor:
-        """Return how many images all ranks skipped, a scalar that is not waited for."""
-        count = float(len(self.skipped))
-        if self.learner.dataset.on_error == "skip":
-            return self.processes.total(count)
-        # Nobody skips now; the main process has what was skipped before the run was resumed.
-        return torch.full((), count, device=self.learner.device)
 
     def all_skipped(self) -> list[dict[str, Any]]:
         """Return what all ranks skipped, as JSON types."""
@@ -271,10 +261,9 @@ class Trainer:
     def _check_finite(self, step: int, loss: float, norm: float) -> None:
         if math.isfinite(loss) and math.isfinite(norm):
             return
-        if self._writer is not None:
-            with contextlib.suppress(CheckpointError):  # this error tells more
-                self._writer.wait()
-        last = checkpoint.latest(self.folder / "checkpoints") if self.folder else None
+        with contextlib.suppress(CheckpointError):  # this error tells more
+            self._writer.wait()
+        last = checkpoint.latest(self.folder / "checkpoints")
         kept = f"the last good checkpoint is {last}" if last else "no checkpoint was written yet"
         raise TrainingError(
             f"step {step}: the loss is {loss} with a mean embedding norm of {norm}; {kept}; lower "
@@ -305,7 +294,7 @@ class Trainer:
             if again and time.monotonic() < asked + pause:
                 return
             asked, self.stop_signal = time.monotonic(), number
-            if again and self._writer is not None:
+            if again:
                 self._writer.abandon()
             if again or self._at_once:
                 self._leave_if_asked()
@@ -359,18 +348,8 @@ class Trainer:
 
     # ---------------------------------------------------------------- checkpoints
 
-    @functools.cached_property
-    def _writer(self) -> checkpoint.CheckpointWriter | None:
-        """Writes the checkpoints, if there is a folder for them."""
-        if self.folder is None:
-            return None
-        config = self.recipe.checkpoints
-        return checkpoint.CheckpointWriter(self.folder / "checkpoints", self.processes, config.keep)
-
     def save_checkpoint(self) -> None:
         """Begin to write ``checkpoints/step-N`` (all ranks together)."""
-        if self._writer is None:
-            return
         state, head = self.learner.state, self.learner.head
         state.share_buffers()
         tensors, own = state.tensors(), state.random()
@@ -399,8 +378,6 @@ class Trainer:
         Raises:
             CheckpointError: none there, damaged, or of another architecture.
         """
-        if self.folder is None or self._writer is None:
-            return
         self._writer.wait()
         newest = self.processes.broadcast_object(checkpoint.latest(self.folder / "checkpoints"))
         tensors, own = self.learner.state.tensors(), self.learner.state.random()
@@ -408,21 +385,19 @@ class Trainer:
         self.learner.state.set_random(own)  # on another number of ranks as they are
         self.learner.stepper.scaler.load_state_dict(state["scaler"])
         self.learner.stepper.step = state["step"]
-        # What has a default here came in later releases.
-        self.monitor.losses += state.get("losses", [])
+        self.monitor.losses += state["losses"]
         head = self.learner.head
         if head is not None and self.recipe.head.kernel == "auto":
-            head.keep_kernel(state.get("kernel", "torch"), state.get("kernel_shape", 0))
-        precision = state.get("precision", self.learner.precision)
-        if precision != self.learner.precision:
+            head.keep_kernel(state["kernel"], state["kernel_shape"])
+        if state["precision"] != self.learner.precision:
             self.warnings.append(
-                f"the run was trained in {precision} up to here and goes on in "
+                f"the run was trained in {state['precision']} up to here and goes on in "
                 f"{self.learner.precision}, which precision auto means on this machine"
             )
         if tuple(state["benches"]) == self.recipe.validation.benches:
             self.best_accuracy = state["best_accuracy"]
         if self.processes.is_main:
-            self.skipped = [Skipped(**each) for each in state.get("skipped_images", ())]
+            self.skipped = [Skipped(**each) for each in state["skipped_images"]]
 
 
 def _late(*values: torch.Tensor) -> HostCopy:

@@ -350,10 +350,7 @@ def test_a_run_that_is_being_trained_is_left_alone(trained: Path, refused: Refus
         (["wrong.py"], "wrong.py: line 4: Recipe got an unexpected keyword argument 'batchsize'"),
         (["arc.py", "--batch-size", "100"], "the training set has 56 images, fewer than one"),
         (["arc.py", "--backbone.name", "iresnet19"], "backbone.name: no backbone is called"),
-        (
-            ["arc.py", "--name", "taken", "--resume"],
-            "runs/taken: no checkpoint to resume from, and",
-        ),
+        (["arc.py", "--name", "taken", "--resume"], "runs/taken exists already; it holds no run"),
         (["arc.py", "--name", "taken"], "runs/taken exists already; use --resume or another"),
         (["arc.py", "--runs", "arc.py"], "arc.py/arc: cannot be made (Not a directory)"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import typing
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor
 
 from facerec.backbones import Backbone
@@ -91,7 +93,9 @@ def small_recipe(**changes: Any) -> Recipe:
 
 
 def trainer_on(device: torch.device, recipe: Recipe, folder: Path | None = None) -> Trainer:
-    return Trainer(Learner(recipe, Patches(), Processes(0, 1, device)), folder)
+    folder = folder or Path(tempfile.mkdtemp())
+    folder.mkdir(exist_ok=True)
+    return Trainer(Learner(recipe, Patches(), Processes(0, 1, device)), folder, Console(quiet=True))
 
 
 def a_batch(device: torch.device | None = None, size: int = 16, start: int = 0) -> Batch:

@@ -59,7 +59,7 @@ def test_the_head_is_a_dense_head_of_the_drawn_classes(margin):
 def sharded_step(group, margin, classes, number):
     ranks, rank = group.size(), group.rank()
     x, labels = batch(classes)
-    head = MarginClassifier(classes, 4, margin, seed=1, sample_rate=0.4, group=group).double()
+    head = MarginClassifier(classes, 4, margin, seed=1, sample_rate=0.4).double()
     f, y = x.chunk(ranks)[rank].clone().requires_grad_(), labels.chunk(ranks)[rank]
     head.draw(y, number)
     output = head(f, y)

@@ -85,7 +85,7 @@ def steps(group, kind, size):
     torch.manual_seed(0)
     backbone = nn.Linear(5, size).double()
     model = DistributedDataParallel(backbone, process_group=group) if group else backbone
-    loss = DistillationLoss(kind, 0.5, size, 4, seed=3, group=group).double()
+    loss = DistillationLoss(kind, 0.5, size, 4, seed=3).double()
     x, targets = batch(rows=12, size=5, seed=9)
     x, targets = x.detach().chunk(ranks)[rank], targets.chunk(ranks)[rank]
     parameters = [*backbone.parameters(), *loss.parameters()]

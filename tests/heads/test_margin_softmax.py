@@ -32,7 +32,7 @@ AVERAGE = torch.tensor([5.0, 1.5], dtype=torch.float64)
 
 
 def softmax(*given, chunk=0, reduced=False, **options):
-    return margin_softmax(*given, settings=TileSettings(None, reduced, chunk), **options)
+    return margin_softmax(*given, settings=TileSettings(reduced, chunk), **options)
 
 
 def problem(rows, size, classes, dtype=torch.float64, seed=0):

@@ -50,7 +50,7 @@ def visit(reduced: bool, shape: int) -> None:
     samples, classes, dimensions = 1024, 4096, 512
     query, centers = torch.zeros(samples, dimensions), torch.zeros(classes, dimensions)
     figure, column = torch.zeros(samples), torch.zeros(samples, dtype=torch.int64)
-    tiles = TritonTiles(query, column, TileSettings(None, reduced, classes, None, "triton", shape))
+    tiles = TritonTiles(query, column, TileSettings(reduced, classes, None, "triton", shape))
     lengths = torch.zeros(classes)
     tiles.add(0, centers, lengths, TileSums(figure, figure, figure))
     slopes = Slopes(figure, figure, figure, figure)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import pickle
 import traceback
 
@@ -11,42 +12,37 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 
-def _serve(rank, size, address, pipe):
+def _serve(rank, pipe):
     torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        init_method=address,
-        rank=rank,
-        world_size=size,
-        timeout=datetime.timedelta(seconds=60),
-    )
-    groups = [dist.new_group(list(range(ranks + 1))) for ranks in range(size)]
     while (task := pipe.recv()) is not None:
-        function, ranks, arguments = task
+        function, ranks, address, arguments = task
+        timeout = datetime.timedelta(seconds=60)
+        how = {"rank": rank, "world_size": ranks, "timeout": timeout}
         try:
-            reply = function(groups[ranks - 1], *arguments), None
+            dist.init_process_group("gloo", init_method=address, **how)
+            reply = function(dist.group.WORLD, *arguments), None
+            dist.barrier()
         except BaseException:
             reply = None, traceback.format_exc()
         # By value: tensors sent by handle would need this process to wait for the reader.
         pipe.send_bytes(pickle.dumps(reply))
-    dist.destroy_process_group()
+        dist.destroy_process_group()
 
 
 class GlooPool:
     """Runs functions on the first so many of ``size`` ranks.
 
-    A function must live at the top of a module and gets the process group as its first argument.
+    A function must live at the top of a module and gets the process group of these ranks, which is
+    the default one, as its first argument.
     """
 
     def __init__(self, size, folder):
         context = mp.get_context("forkserver")
-        address = (folder / "rendezvous").as_uri()
+        self.addresses = (f"file://{folder}/{number}" for number in itertools.count())
         self.processes, self.pipes = [], []
         for rank in range(size):
             ours, theirs = context.Pipe()
-            process = context.Process(
-                target=_serve, args=(rank, size, address, theirs), daemon=True
-            )
+            process = context.Process(target=_serve, args=(rank, theirs), daemon=True)
             process.start()
             self.processes.append(process)
             self.pipes.append(ours)
@@ -56,8 +52,9 @@ class GlooPool:
 
         ``each`` is a list of further arguments, one tuple for each rank.
         """
+        address = next(self.addresses)
         for rank, pipe in enumerate(self.pipes[:ranks]):
-            pipe.send((function, ranks, arguments + (each[rank] if each else ())))
+            pipe.send((function, ranks, address, arguments + (each[rank] if each else ())))
         results = []
         for rank, pipe in enumerate(self.pipes[:ranks]):
             assert pipe.poll(90), f"rank {rank} does not answer"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import cv2
 import numpy as np
 import torch
+from rich.console import Console
 from torch import nn
 
 from facerec.backbones import Backbone, register_backbone
@@ -18,6 +20,9 @@ from facerec.training import SGD, Checkpoints, Polynomial, Recipe
 from facerec.training.distributed import Processes
 from facerec.training.learner import Learner
 from facerec.training.trainer import Trainer
+
+_SCRATCH = tempfile.TemporaryDirectory(prefix="runs")
+"""Of runs that nobody looks into."""
 
 
 class Linear(nn.Module):
@@ -86,7 +91,10 @@ def make_trainer(
     recipe: Recipe, folder: Path | None = None, processes: Processes | None = None
 ) -> Trainer:
     processes = processes or Processes(0, 1, torch.device("cpu"))
-    return Trainer(Learner(recipe, open_dataset(recipe.data, recipe.seed), processes), folder)
+    learner = Learner(recipe, open_dataset(recipe.data, recipe.seed), processes)
+    folder = folder or Path(tempfile.mkdtemp(dir=_SCRATCH.name))
+    folder.mkdir(parents=True, exist_ok=True)
+    return Trainer(learner, folder, Console(quiet=True))
 
 
 def weights(trainer: Trainer) -> dict[str, torch.Tensor]:

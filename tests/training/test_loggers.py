@@ -33,7 +33,6 @@ from unittest.mock import MagicMock
 heard = MagicMock()
 class Heard:
     def __new__(cls): return heard
-class Mute: start = log = print
 """
 
 
@@ -59,7 +58,8 @@ def train(tmp_path: Path, fails: str = "", packs: str = "toy", **options: int) -
     if fails:
         getattr(logger, fails).side_effect = OSError("no network")
     folder, console = tmp_path / f"run{packs}", Console(file=io.StringIO())
-    trainer = Trainer(learner, folder, validator if packs else None, console, logger)
+    folder.mkdir(exist_ok=True)
+    trainer = Trainer(learner, folder, console, validator if packs else None, logger)
     if (folder / "checkpoints").exists():
         trainer.resume()
     trainer.fit(**options)
@@ -141,12 +141,11 @@ def test_tensorboard_shows_each_step_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("wnadb", "wnadb: known are tensorboard, wandb"),
+        ("wnadb", "wnadb: .* name one of tensorboard, wandb"),
         ("", "tensorboard"),
         ("mlflow", r"pip install 'facerec\[mlflow\]'"),
         ("gone_module:Logger", "gone_module"),
         ("own_loggers:Gone", "Gone"),
-        ("own_loggers:Mute", "end is missing"),
         ("json:loads", "argument"),
     ],
 )

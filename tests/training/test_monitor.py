@@ -17,13 +17,13 @@ from facerec.training.distributed import Processes
 from facerec.training.monitor import Monitor
 
 
-def make_monitor(folder: Path | None, start: int = 0, **options: Any) -> Monitor:
+def make_monitor(folder: Path, start: int = 0, **options: Any) -> Monitor:
     recipe = tiny_recipe(Path("nowhere"), log_every=options.pop("log_every", 1))
     device = torch.device("cpu")
     steps = {"total_steps": 8, "steps_per_epoch": 4, "step": start}
     processes = Processes(0, 1, device)
     learner = SimpleNamespace(recipe=recipe, processes=processes, device=device, **steps)
-    return Monitor(folder, learner, **options)  # type: ignore[arg-type]
+    return Monitor(folder, learner, **{"console": Console(quiet=True)} | options)  # type: ignore[arg-type]
 
 
 def figures(**values: float) -> dict[str, float]:
@@ -88,7 +88,7 @@ def test_a_terminal_shows_the_figures_and_a_file_some_lines(tmp_path: Path) -> N
     for terminal in (True, False):
         output = io.StringIO()
         console = Console(file=output, force_terminal=terminal, width=120)
-        with make_monitor(None, console=console) as monitor:
+        with make_monitor(tmp_path, console=console) as monitor:
             for step in range(1, 5):
                 monitor.record(step, figures(), lr=0.05)
         shown[terminal] = output.getvalue()
@@ -97,4 +97,3 @@ def test_a_terminal_shows_the_figures_and_a_file_some_lines(tmp_path: Path) -> N
     assert all("  loss 2.000  " in line for line in lines)
     assert "lr 0.05  ‖f‖ 4.00  CV 0.250" in shown[False]
     assert "4/8" in shown[True] and "ETA" in shown[True] and "loss 2.000" in shown[True]
-    assert list(tmp_path.iterdir()) == []

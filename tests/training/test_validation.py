@@ -16,6 +16,7 @@ import torch.distributed as dist
 from helpers.gloo_pool import GlooPool
 from helpers.tiny_training import narrow_recipe, tiny_recipe
 from helpers.toy_packs import make_pack
+from rich.console import Console
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import nn
@@ -156,7 +157,7 @@ def train(
             results[name] = replace(r, folds={"accuracy": found})
         return results
 
-    trainer = Trainer(learner, folder, wanted if accuracies else real)  # type: ignore[arg-type]
+    trainer = Trainer(learner, folder, Console(quiet=True), wanted if accuracies else real)  # type: ignore[arg-type]
     if resume:
         trainer.resume()
     trainer.fit()

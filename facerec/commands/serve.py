@@ -62,7 +62,7 @@ def serve(
         bounds: what the service takes.
     """
     with needed("'facerec[serve]'", "facerec serve"):
-        from facerec.service.app import Server, Service, listen
+        from facerec.service.app import Service, create_server, listen
     from facerec.galleries.gallery import Gallery
     from facerec.service.gallery import GalleryFile
 
@@ -95,7 +95,7 @@ def serve(
         print(f"listening on http://{address}:{port}", flush=True)
         log_requests()
         own = replace(access, allow_host=(host, *access.allow_host))
-        Server(service, own).run([listener])
+        create_server(service, own).run([listener])
 
 
 def log_requests() -> None:

@@ -531,8 +531,8 @@ class Gallery:
         if fpir is None:
             return None
         if now.calibration is None:
-            how = "calibrate it with other people, or give a threshold"
-            raise MetricError(f"the gallery is not calibrated, and tells no FPIR {fpir}; {how}")
+            of = f"the gallery, of {len(now):,} people, is not calibrated, and tells no FPIR {fpir}"
+            raise MetricError(f"{of}; enrol or calibrate with other people, or give a threshold")
         return now.calibration.threshold(fpir, max(1, len(now)))
 
     # --- calibration -----------------------------------------------------------------------

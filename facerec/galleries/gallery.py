@@ -51,7 +51,6 @@ from facerec.galleries.gallery_file import (
 from facerec.galleries.members import Members
 from facerec.galleries.search import faiss_index
 from facerec.galleries.threshold import DEPTH, Calibration, Fpir, left_out
-from facerec.records.images import text_array
 from facerec.records.npz import write_arrays
 from facerec.statistics.calibration_checks import Likeness, likeness
 from facerec.statistics.operating_points import Rate
@@ -190,7 +189,7 @@ class Gallery:
         templates: float32 ``(N, D)`` of length 1.
         lengths: of the means before they are scaled to 1, so that more images can join, float32.
         images: how many went into each template, int64 ``(N,)``.
-        enrolled: when each subject came, UTC, datetime64[s]; NaT where it is not known.
+        enrolled: when each subject came, UTC, datetime64[s].
         expires: the last day on which each is found, UTC, datetime64[D]; NaT where there is none.
         digests: `image_digest` of each image in a template, bytes ``(M,)``.
         digest_rows: of the subject whose it is, int64 ``(M,)``.
@@ -241,14 +240,10 @@ class Gallery:
 
         Raises:
             ModelError: embeddings of another model, preprocessing, flip or size.
-            DatasetError: nobody says who is on the images.
         """
         self.space.check(Space.of(embeddings), where)
         count = len(embeddings.vectors)
-        if embeddings.subjects is None:
-            how = "put those of each person into a folder of that name, or give a table"
-            raise DatasetError(f"{where}: nobody is named on {count} images; {how}")
-        known = text_array(embeddings.subjects, where)
+        known = np.zeros(count, "U1") if embeddings.subjects is None else embeddings.subjects
         names = np.arange(count).astype(np.str_) if embeddings.ids is None else embeddings.ids
         failures = {str(names[row]): why for row, why in embeddings.failures.items()}
         lengths = row_norms(embeddings.vectors)
@@ -568,7 +563,7 @@ class Gallery:
         else:
             self._check(impostors, where)
             vectors, given = impostors.vectors, impostors.subjects
-            known = [""] * len(vectors) if given is None else text_array(given, where)
+            known = [""] * len(vectors) if given is None else given.tolist()
             rows = np.flatnonzero(row_norms(vectors) > 0)
             # An image without a name is a subject of its own. Strangers have numbers below 0.
             own = np.array([name or f"\0{row}" for row, name in enumerate(known)])[rows]
@@ -619,7 +614,6 @@ class Gallery:
         known, worth = self.calibration, self.score_calibration
         note = {
             "format": FORMAT,
-            "fusion": "unit",
             "space": asdict(self.space),
             "calibration": None if known is None else {"probes": known.source},
             "score_calibration": None if worth is None else worth.to_json(),

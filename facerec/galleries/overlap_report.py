@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from facerec.base.errors import DatasetError
 from facerec.base.files import atomic_path, parse_json, read_file, write_json
 from facerec.base.names import same_name
+from facerec.galleries.gallery_file import understood
 from facerec.galleries.members import Side
 from facerec.galleries.overlap import Overlap
 from facerec.report import words
@@ -144,16 +144,9 @@ def read_overlap(path: Path) -> KnownOverlap:
         DatasetError: the file cannot be read or is none of `write_facts`.
     """
     file = path if path.name.endswith(SUFFIX) else facts_path(path)
-    try:
+    with understood(file, "overlap", "make it again with facerec overlap --csv"):
         facts = parse_json(read_file(file))
-        if facts["kind"] != KIND:
-            raise ValueError(f"its kind is {str(facts['kind'])[:60]!r}")
         shown = frozenset(map(same_name, facts["images_of_b"]))
         sides = dict(facts["a"]), dict(facts["b"])
         _records(sides[0].get("files", {}))
         return KnownOverlap(file, *sides, shown, int(facts["subjects_of_a"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
-        raise DatasetError(
-            f"{file}: cannot be read as the facts of an overlap ({problem!r}); make it again with "
-            "facerec overlap --csv"
-        ) from problem

@@ -97,9 +97,6 @@ class Calibration:
     """The highest non-mated scores of P probes with M entries of a gallery.
 
     Subjects have numbers, and a probe's entries are those of all other subjects.
-
-    Raises:
-        MetricError: shapes that do not fit, no probe, or a probe that may meet no entry.
     """
 
     scores: NDArray[np.float32]
@@ -112,14 +109,6 @@ class Calibration:
     """Subject of each entry, ``(M,)``."""
     source: str = "unknown"
     """Where the probes come from."""
-
-    def __post_init__(self) -> None:
-        shape, probes = self.scores.shape, self.probe_subjects.shape
-        fits = len(shape) == 2 and self.entries.shape == shape and probes == shape[:1] and probes[0]
-        fits = fits and self.entries.max() < self.entry_subjects.size
-        if not fits or np.isnan(self.scores).any() or self.eligible.min() < 1:
-            found = f"{shape} scores of {probes} probes with {self.entry_subjects.size} entries"
-            raise MetricError(f"{found} make no calibration; enrol two people, or give impostors")
 
     @classmethod
     def from_scores(

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import tyro
 
-from facerec.base.errors import FacerecError
 from facerec.base.libraries import needed
 from facerec.base.limits import Cosine
-from facerec.commands.cli import run_command
+from facerec.commands.cli import refuse, run_command
 from facerec.commands.same import FOUND, Runtime
 from facerec.service.limits import ANYBODY, BOUNDS, LOOPBACK, Access, Bounds
 
@@ -66,11 +65,9 @@ def serve(
     from facerec.galleries.gallery import Gallery
     from facerec.service.gallery import GalleryFile
 
-    if gallery is not None and access.token is None and host not in LOOPBACK:
-        raise FacerecError(
-            f"--host {host}: whoever reaches it could change {gallery}; give a --token-file, or "
-            "listen on 127.0.0.1"
-        )
+    how = "give a --token-file, or listen on 127.0.0.1"
+    seen = gallery and access.token is None and host not in LOOPBACK
+    refuse({f"--host {host}: whoever reaches it could change {gallery}; {how}": seen})
     flip = None
     if gallery is not None and gallery.exists():
         flip = Gallery.read(gallery).space.flip

@@ -233,7 +233,7 @@ class Gallery:
 
         Args:
             embeddings: with ids and subjects; rows of failures to acquire may be among them. Images
-                without digests are told apart by their embeddings.
+                without a digest are told apart by their embeddings.
             where: the images come from.
             expires: the last day of all of them, UTC; without one, subjects who are there keep
                 theirs and new ones have none.
@@ -242,37 +242,34 @@ class Gallery:
             ModelError: embeddings of another model, preprocessing, flip or size.
         """
         self.space.check(Space.of(embeddings), where)
-        count = len(embeddings.vectors)
+        vectors, count = embeddings.vectors, len(embeddings.vectors)
         known = np.zeros(count, "U1") if embeddings.subjects is None else embeddings.subjects
-        names = np.arange(count).astype(np.str_) if embeddings.ids is None else embeddings.ids
-        failures = {str(names[row]): why for row, why in embeddings.failures.items()}
-        lengths = row_norms(embeddings.vectors)
+        stored = np.zeros(count, "S1") if embeddings.digests is None else embeddings.digests
+        lengths = row_norms(vectors)
+        why = np.full(count, "", object)  # an image is left out
+        why[~(lengths > 0)] = "its embedding has no direction"
+        why[known == ""] = "nobody says who is on it"
         # Names of folders may be any bytes.
         odd = np.array([_NO_UTF8.search(name) is not None for name in known.tolist()], bool)
-        usable = (lengths > 0) & (known != "") & ~odd
-        for row in np.flatnonzero(~usable):
-            why = "nobody says who is on it" if not known[row] else "its embedding has no direction"
-            why = "the person's name is no UTF-8; rename their folder" if odd[row] else why
-            failures.setdefault(str(names[row]), why)
-        digests = embeddings.digests
-        if digests is None:
-            raw = (image_digest(vector.tobytes()) for vector in embeddings.vectors)
-            digests = np.fromiter(raw, "S32", count)
-        at, old = np.flatnonzero(usable), len(self.digests)
-        holders = np.concatenate([self.subjects[self.digest_rows], known[at]])
-        every = np.concatenate([self.digests, digests[at]])
-        _, first, alike = np.unique(every, return_index=True, return_inverse=True)
-        first = first[alike][old:]
-        seen = first < old + np.arange(len(at))
-        usable[at[seen]] = False
-        again = seen & (holders[first] == known[at])
-        for row, holder in zip(at[seen & ~again], holders[first[seen & ~again]], strict=True):
-            why = f"the same photo, of one person, is {str(holder)!r} already; take one out"
-            failures[str(names[row])] = why
+        why[odd] = "the person's name is no UTF-8; rename their folder"
+        for row, reason in embeddings.failures.items():
+            why[row] = reason
+        pairs = zip(stored.tolist(), vectors, strict=True)
+        digests = [digest or image_digest(vector.tobytes()) for digest, vector in pairs]
+        holders = self.subjects[self.digest_rows].tolist()
+        holder_of = dict(zip(self.digests.tolist(), holders, strict=True))
+        again = np.zeros(count, bool)
+        for row in np.flatnonzero(why == "").tolist():
+            again[row] = digests[row] in holder_of
+            holder = holder_of.setdefault(digests[row], str(known[row]))
+            if holder != known[row]:
+                why[row] = f"the same photo, of one person, is {holder!r} already; take one out"
+        again &= why == ""
+        usable = (why == "") & ~again
         label = np.full(count, -1)
         label[usable], come = pd.factorize(known[usable].astype(object))
         come = come.astype(np.str_)
-        members = Members(embeddings.vectors, label, len(come))
+        members = Members(vectors, label, len(come))
         images, rows = members.images, self.rows_of(come)
         sums, counts, there = members.sums(1 / lengths), images.copy(), np.flatnonzero(rows >= 0)
         held = rows[there]
@@ -282,8 +279,7 @@ class Gallery:
         # Images that point in opposite directions leave nothing but rounding errors.
         kept = norms > 1e-6 * images
         taken = members.order[np.repeat(kept, images)]
-        for row in np.setdiff1d(members.order, taken):
-            failures[str(names[row])] = "it and the person's other images add up to nothing"
+        why[np.setdiff1d(members.order, taken)] = "it and the person's others add up to nothing"
         sums /= np.where(kept, norms, 1)[:, None].astype(np.float32)
         new, more = np.flatnonzero((rows < 0) & kept), np.flatnonzero((rows >= 0) & kept)
 
@@ -298,13 +294,15 @@ class Gallery:
         self.enrolled = np.append(self.enrolled, np.full(len(new), np.datetime64("now", "s")))
         self.expires = np.append(self.expires, np.full(len(new), expires, "M8[D]"))
         if expires is not None:
-            held = self.rows_of(np.append(come[more], known[at[again]]))
+            held = self.rows_of(np.append(come[more], known[again]))
             self.expires[held[held >= 0]] = expires
-        self.digests = np.append(self.digests, digests[taken])
+        self.digests = np.append(self.digests, np.array(digests, "S32")[taken])
         self.digest_rows = np.append(self.digest_rows, self.rows_of(known[taken]))
         asked = np.unique(known[known != ""])
         absent = asked[self.rows_of(asked) < 0]
         fresh, extended, none = (tuple(who.tolist()) for who in (come[new], come[more], absent))
+        names = np.arange(count) if embeddings.ids is None else embeddings.ids
+        failures = {str(names[row]): why[row] for row in np.flatnonzero(why != "")}
         repeated = int(np.count_nonzero(again))
         return Enrolment(fresh, extended, len(taken), failures, none, repeated)
 

@@ -258,16 +258,16 @@ def test_damaged_galleries_end_in_a_sentence(tmp_path: Path) -> None:
             Gallery.read(path)
 
 
-@pytest.mark.parametrize("stored", [True, False])
-def test_a_photo_counts_once(tmp_path: Path, stored: bool) -> None:
+@pytest.mark.parametrize("stored", ["digests", "empty", "none"])
+def test_a_photo_counts_once(tmp_path: Path, stored: str) -> None:
     """A template is the mean over distinct photos, whether they come at once, again or later."""
     vectors, _ = people(4)
     first, second, third, other = vectors
     rows = np.stack([first, second, first, other])
 
     def made(vectors: Any, names: str, *texts: str) -> Embeddings:
-        told = {"digests": digests(*texts)} if stored else {}
-        return embeddings(vectors, [*names], **told)
+        told = {"digests": digests(*texts), "empty": np.zeros(len(texts), "S32"), "none": None}
+        return embeddings(vectors, [*names], digests=told[stored])
 
     found = gallery_of(made(rows, "aaab", *"1214"))
     report = found.enroll(made(np.stack([second, third, third]), "aaa", *"233"))

@@ -463,7 +463,7 @@ class Gallery:
 
     def identify(
         self,
-        probes: Embeddings | ArrayLike,
+        probes: Embeddings,
         *,
         fpir: Rate | None = None,
         threshold: float | Fpir | None = None,
@@ -478,7 +478,7 @@ class Gallery:
         Nobody is found who has expired.
 
         Args:
-            probes: embeddings, whose model is checked, or vectors ``(n, D)`` of its model.
+            probes: embeddings of its model.
             fpir: chance that a stranger is taken for somebody; the threshold is the one that has
                 it at this gallery's size.
             threshold: cosine from which on somebody is identified, in place of an FPIR, or what
@@ -494,19 +494,15 @@ class Gallery:
             ModelError: embeddings of another model, preprocessing, flip or size.
             MetricError: an FPIR without a calibration.
         """
-        if isinstance(probes, Embeddings):
-            self._check(probes, where)
-            vectors, failures = probes.vectors, probes.failures
-        else:
-            vectors, failures = np.asarray(probes), {}
+        self._check(probes, where)
         limit, point = None, threshold
         if not isinstance(point, Fpir):
             limit = None if point is None else float(np.float32(point))
             point = self.point(fpir, limit)
         limit = limit if point is None else point.threshold
         now = self.current()
-        rows, scores = now.search(vectors, max(count, 2), index=index, progress=progress)
-        found = now.subjects, rows, scores, limit, point, count, failures, now.images
+        rows, scores = now.search(probes.vectors, max(count, 2), index=index, progress=progress)
+        found = now.subjects, rows, scores, limit, point, count, probes.failures, now.images
         return Identification(*found, now.score_calibration, among or len(now) + 1)
 
     def point(self, fpir: Rate | None = None, threshold: float | None = None) -> Fpir | None:

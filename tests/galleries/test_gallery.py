@@ -57,7 +57,7 @@ def test_a_probe_without_direction_finds_nobody() -> None:
     vectors, names = people(5)
     found = gallery(vectors, names)
     probes = np.stack([vectors[2], np.zeros(16), np.full(16, np.nan)])
-    answers = found.identify(probes, threshold=0.9, count=1)
+    answers = found.identify(embeddings(probes), threshold=0.9, count=1)
     assert answers[0].subject == "person 2" and answers[0].score == pytest.approx(1)
     assert len(answers[0].candidates) == 1 and answers[0].margin > 0
     for lost in (answers[1], answers[2]):
@@ -112,9 +112,9 @@ def test_questions_without_an_answer_are_refused() -> None:
             act(embeddings(vectors, names, "cd" * 32))
     assert len(found) == 4 and found.calibration is None
     with pytest.raises(MetricError, match="calibrated"):
-        found.identify(vectors, fpir="1e-2")
+        found.identify(embeddings(vectors), fpir="1e-2")
     # With neither, candidates are listed and nobody is named.
-    listed = found.identify(vectors)
+    listed = found.identify(embeddings(vectors))
     assert listed.threshold is None and listed.fpir is None
     assert all(answer.subject is None and answer.candidates for answer in listed)
     with pytest.raises(MetricError, match="empty"):
@@ -356,14 +356,16 @@ def test_who_has_expired_is_as_good_as_deleted(tmp_path: Path, index: Any) -> No
     again = Gallery.read(tmp_path / "g.npz")
     assert again.expired.tolist() == [0, 7, 59]
     for options in ({"fpir": "0.2"}, {"threshold": 0.5}, {}):
-        some = [g.identify(vectors, index=index, **options) for g in (found, again, without)]
+        some = [
+            g.identify(embeddings(vectors), index=index, **options) for g in (found, again, without)
+        ]
         assert list(some[0]) == list(some[1]) == list(some[2])
         assert some[0].fpir == some[1].fpir == some[2].fpir
     # Whoever is enrolled with a new day is found again; without one, the old day stays.
     found.enroll(embeddings(vectors[:8], names[:8]))
-    assert found.identify(vectors[:1], threshold=0.9)[0].subject is None
+    assert found.identify(embeddings(vectors[:1]), threshold=0.9)[0].subject is None
     found.enroll(embeddings(vectors[:1], names[:1]), expires=date(2999, 1, 1))
-    assert found.identify(vectors[:1], threshold=0.9)[0].subject == names[0]
+    assert found.identify(embeddings(vectors[:1]), threshold=0.9)[0].subject == names[0]
 
 
 def test_who_came_when_is_kept_and_other_formats_are_refused(tmp_path: Path) -> None:
@@ -405,7 +407,7 @@ def test_a_name_is_one_person_in_any_form(name: str) -> None:
     assert not report.enrolled and report.extended == (COMPOSED,) and len(found) == 5
     assert name in found and found.images[0] == 2
     probe = vectors[0] / np.linalg.norm(vectors[0]) + vectors[5] / np.linalg.norm(vectors[5])
-    assert found.identify(probe[None], threshold=0.99)[0].subject == COMPOSED
+    assert found.identify(embeddings(probe[None]), threshold=0.99)[0].subject == COMPOSED
     # An impostor of that name is the one who is enrolled.
     calibration = found.calibrate(embeddings(vectors[5:], [name]))
     assert calibration.probe_subjects.tolist() == [0]
@@ -422,7 +424,7 @@ def test_a_calibration_tells_evidence_of_templates_of_one_image(tmp_path: Path) 
     made.score_calibration = known
     made.write(tmp_path / "g.npz")
     probes = vectors[:30] + 0.5 * people(30, seed=1)[0]
-    found = Gallery.read(tmp_path / "g.npz").identify(probes, threshold=0.5, among=1000)
+    found = Gallery.read(tmp_path / "g.npz").identify(embeddings(probes), threshold=0.5, among=1000)
     assert found[0].evidence is found[0].probability is None  # two images are in its template
     for answer in list(found)[1:]:
         expected = known.evidence(answer.score)
@@ -431,5 +433,5 @@ def test_a_calibration_tells_evidence_of_templates_of_one_image(tmp_path: Path) 
     assert found.likeness is None
     ones = gallery(vectors, names)
     ones.score_calibration = known
-    told = ones.identify(probes).likeness
+    told = ones.identify(embeddings(probes)).likeness
     assert told is not None and told.low < told.factor < told.high

@@ -84,8 +84,7 @@ def enroll(
     from facerec.embedding.placement import alike_note
     from facerec.embedding.space import Space
     from facerec.galleries.alarms import find_alarms
-    from facerec.galleries.gallery import Gallery
-    from facerec.galleries.gallery_file import parquet
+    from facerec.galleries.gallery import Gallery, parquet
     from facerec.galleries.group_table import named_groups
     from facerec.galleries.report import print_groups, print_thresholds
 

@@ -31,6 +31,7 @@ from facerec.base.defaults import IndexKind
 from facerec.base.errors import DatasetError, MetricError
 from facerec.base.files import atomic_path, exclusive
 from facerec.base.large_arrays import take
+from facerec.base.libraries import Library
 from facerec.base.names import same_name
 from facerec.base.progress import Progress
 from facerec.cosines.searches import best
@@ -45,7 +46,6 @@ from facerec.galleries.gallery_file import (
     DIGESTS,
     FORMAT,
     KEPT,
-    export_table,
     read_gallery,
 )
 from facerec.galleries.members import Members
@@ -54,6 +54,9 @@ from facerec.galleries.threshold import DEPTH, Calibration, Fpir, left_out
 from facerec.records.npz import write_arrays
 from facerec.statistics.calibration_checks import Likeness, likeness
 from facerec.statistics.operating_points import Rate
+
+pa = Library("pyarrow", "'facerec[parquet]'")
+parquet = Library("pyarrow.parquet", "'facerec[parquet]'")
 
 CALIBRATION_PROBES = 4096
 """Enrolled subjects who stand in for strangers at most, where nobody else does."""
@@ -634,10 +637,23 @@ class Gallery:
         return gallery
 
     def export(self, path: str | Path) -> None:
-        """Write the templates as Parquet, one row a subject, for a database; see `export_table`.
+        """Write the templates as Parquet, one row a subject, for a database to load.
+
+        Columns: ``image_id`` and ``subject_id`` (the subject, twice: facerec's own commands read
+        the table as embeddings), ``images`` int64, ``enrolled`` and ``expires``, and ``embedding``,
+        list of float32 of length 1, so that inner product and cosine are one. The file's metadata
+        has the embedding space.
 
         Raises:
             MissingExtraError: pyarrow is not installed.
             FacerecError: the file cannot be written.
         """
-        export_table(Path(path), {name: getattr(self, name) for name in COLUMNS}, self.space)
+        names = pa.array(self.subjects.tolist(), pa.string())
+        starts = np.arange(0, self.templates.size + 1, self.templates.shape[1])
+        vectors = pa.LargeListArray.from_arrays(starts, pa.array(self.templates.reshape(-1)))
+        kept = {name: getattr(self, name) for name in ("images", "enrolled", "expires")}
+        table = {"image_id": names, "subject_id": names, **kept, "embedding": vectors}
+        about = {"facerec_gallery": json.dumps({"space": asdict(self.space)})}
+        with atomic_path(path, private=True) as temporary:
+            # Numbers hardly compress, and a dictionary of them is larger than they are.
+            parquet.write_table(pa.table(table, metadata=about), temporary, use_dictionary=False)

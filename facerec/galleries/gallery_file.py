@@ -1,11 +1,9 @@
-"""Gallery files: read without running anything that they hold, and templates as Parquet."""
+"""Gallery files, read without running anything that they hold."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.base.errors import DatasetError, fault
-from facerec.base.files import atomic_path, parse_json
-from facerec.base.libraries import Library
+from facerec.base.files import parse_json
 from facerec.base.names import same_names
 from facerec.cosines.unit_rows import row_norms
 from facerec.embedding.calibration import ScoreCalibration
 from facerec.embedding.space import Space
 from facerec.galleries.threshold import Calibration
 from facerec.records.npz import read_arrays
-
-pa = Library("pyarrow", "'facerec[parquet]'")
-parquet = Library("pyarrow.parquet", "'facerec[parquet]'")
 
 FORMAT = "facerec gallery 2"
 
@@ -38,8 +32,6 @@ MAX_BYTES = 64 << 30
 
 KEPT = ("scores", "entries", "probe_subjects", "entry_subjects")
 """Arrays of a calibration that a gallery file holds."""
-
-Arrays = Mapping[str, NDArray[Any]]
 
 
 @contextlib.contextmanager
@@ -72,12 +64,10 @@ def read_gallery(path: Path) -> dict[str, Any]:
         if (known := note["calibration"]) is not None:
             kept = {name: arrays[f"calibration_{name}"] for name in KEPT}
             calibration = Calibration(**kept, source=str(known["probes"]))
-        return {
-            **_checked(arrays, space, calibration),
-            "space": space,
-            "calibration": calibration,
-            "score_calibration": worth and ScoreCalibration.from_json(worth, str(path)),
-        }
+        if worth is not None:
+            worth = ScoreCalibration.from_json(worth, str(path))
+        others = {"space": space, "calibration": calibration, "score_calibration": worth}
+        return {**_checked(arrays, space, calibration), **others}
 
 
 def _checked(
@@ -105,26 +95,3 @@ def _checked(
     if not all(fits):
         raise ValueError("its arrays do not fit together")
     return {**found, "subjects": subjects}
-
-
-def export_table(path: Path, columns: Arrays, space: Space) -> None:
-    """Write templates as Parquet, one row a subject, for a database to load.
-
-    Columns: ``image_id`` and ``subject_id`` (the subject, twice: facerec's own commands read the
-    table as embeddings), ``images`` int64, ``enrolled`` and ``expires``, and ``embedding``, list of
-    float32 of length 1, so that inner product and cosine are one. The file's metadata has the
-    embedding space.
-
-    Raises:
-        MissingExtraError: pyarrow is not installed.
-        FacerecError: the file cannot be written.
-    """
-    templates, names = columns["templates"], pa.array(columns["subjects"].tolist(), pa.string())
-    starts = np.arange(0, templates.size + 1, templates.shape[1])
-    vectors = pa.LargeListArray.from_arrays(starts, pa.array(templates.reshape(-1)))
-    kept = {name: columns[name] for name in ("images", "enrolled", "expires")}
-    table = {"image_id": names, "subject_id": names, **kept, "embedding": vectors}
-    about = {"facerec_gallery": json.dumps({"space": asdict(space)})}
-    with atomic_path(path, private=True) as temporary:
-        # Numbers hardly compress, and a dictionary of them is larger than they are.
-        parquet.write_table(pa.table(table, metadata=about), temporary, use_dictionary=False)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from starlette.exceptions import HTTPException
 
-from facerec.base.errors import FacerecError, MetricError
+from facerec.base.errors import DatasetError, FacerecError, MetricError
 from facerec.embedding.extraction import Embeddings, image_digest
 from facerec.embedding.recognizer import FaceRecognizer
 from facerec.galleries.gallery import Gallery
@@ -85,9 +85,6 @@ class GalleryFile:
 
     def rename(self, vectors: Vectors, form: Form, places: Places) -> dict[str, Any]:
         """Give a person another name, and write the file, which keeps nothing of the old one."""
-        if form.new_subject in self.gallery:
-            known = "somebody of the new name is in the gallery; choose another name"
-            raise HTTPException(409, known)
         with self._changing(form.subject):
             self.gallery.rename(form.subject, form.new_subject)
         return {"subject": form.new_subject, "people": len(self.gallery)}
@@ -153,8 +150,9 @@ class GalleryFile:
             self.gallery.write(self._path)
         except BaseException as error:
             self.gallery = self._read()
-            if isinstance(error, FacerecError):
-                raise HTTPException(507, str(error)) from error
+            if isinstance(error, FacerecError):  # a name that is taken, or a full disk
+                status = 409 if isinstance(error, DatasetError) else 507
+                raise HTTPException(status, str(error)) from error
             raise
 
     def _read(self) -> Gallery:

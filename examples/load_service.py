@@ -119,10 +119,10 @@ def _run_clients(url: str, image: bytes, clients: int, requests: int, hostile: i
 @contextlib.contextmanager
 def running(service: Service, access: Access = ANYBODY) -> Iterator[str]:
     """Serve from a thread of this process while the block runs; give the URL."""
-    from facerec.service.app import Server, listen  # not in the process of the clients
+    from facerec.service.app import create_server, listen  # not in the process of the clients
 
     with listen("127.0.0.1", 0) as listener:
-        server = Server(service, access)
+        server = create_server(service, access)
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:

@@ -7,11 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import tyro
 
 from facerec.base.errors import DatasetError
 from facerec.base.files import check_place
-from facerec.commands.cli import Console, called_columns, run_command
+from facerec.commands.cli import Console, called_columns, refuse, run_command
 from facerec.commands.embedder import print_notes, read_stored
 from facerec.records.other_kinds import other_kind
 from facerec.records.proposals import write_proposals
@@ -57,14 +58,12 @@ def clean(
     from facerec.galleries.tables import KINDS, proposal_tables
     from facerec.records.training_set import Data, open_dataset
 
-    if out.suffix.lower() != ".csv":
-        raise DatasetError(f"{out}: proposals are a table; give it a name that ends in .csv")
     check_place(out, file=True)
     console = Console()
     dataset: FaceDataset | None = None
     stored = source if is_embeddings(source) else embeddings
-    if embeddings is not None and stored == source:
-        raise DatasetError(f"{source}: it holds embeddings itself; leave out --embeddings")
+    itself = f"{source}: it holds embeddings itself; leave out --embeddings"
+    refuse({itself: embeddings and stored == source})
     if stored is None:
         raise DatasetError(
             other_kind(source)
@@ -77,8 +76,8 @@ def clean(
         print_notes(dataset.notes, console)
         labels, titles = dataset.label_names(), dataset.titles
         embedded = _matched(stored, embedded, dataset)
-    if labels is None or titles is None:
-        raise DatasetError(f"{source}: does not say who is on the images; name their records")
+    assert titles is not None  # the readers see to that
+    labels = np.zeros(len(titles), "U1") if labels is None else labels
     with progress_bar(console) as progress:
         cleaning = clean_set(
             embedded.vectors,

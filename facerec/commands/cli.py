@@ -181,6 +181,20 @@ def check_written(flags: Mapping[str, Any]) -> None:
                 )
 
 
+def refuse(faults: Mapping[str, object]) -> None:
+    """Refuse flags that do not fit together.
+
+    Args:
+        faults: sentence → what is true or there if it holds.
+
+    Raises:
+        FacerecError: with the first sentence that holds.
+    """
+    for sentence, holds in faults.items():
+        if holds:
+            raise FacerecError(sentence)
+
+
 def listed(values: Iterable[str]) -> tuple[str, ...]:
     """Return names or numbers that spaces or commas part on the command line, each once."""
     names = (name.strip() for value in values for name in value.split(","))

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from facerec.base.errors import DatasetError, FacerecError
+from facerec.base.errors import DatasetError
 from facerec.base.files import atomic_path
 from facerec.base.limits import Count
 from facerec.base.names import same_name
-from facerec.commands.cli import Console, print_first, run_command
+from facerec.commands.cli import Console, print_first, refuse, run_command
 from facerec.commands.embedder import LENIENT, Embedder, print_notes
 from facerec.embedding.align import Detector
 from facerec.records.people import read_members
@@ -84,45 +84,46 @@ def enroll(
     from facerec.embedding.placement import alike_note
     from facerec.embedding.space import Space
     from facerec.galleries.alarms import find_alarms
-    from facerec.galleries.gallery import Gallery
-    from facerec.galleries.gallery_file import parquet
+    from facerec.galleries.gallery import Gallery, parquet
     from facerec.galleries.group_table import named_groups
     from facerec.galleries.report import print_groups, print_thresholds
 
     export = also.export
-    if images is None and (expires or not (delete or expire or impostors or export)):
-        raise FacerecError("there is nothing to do: name images, or people to --delete")
-    if expires is not None and expires < datetime.now(timezone.utc).date():
-        raise FacerecError(f"--expires {expires}: that day is over; give a later one")
-    if group is not None and (subjects is None or images is None or impostors is not None):
-        raise FacerecError("--group goes with images and --subjects, and without --impostors")
-    for path, suffix in ((export, ".parquet"), (gallery, ".npz")):
-        if path is not None and path.suffix.lower() != suffix:
-            raise DatasetError(f"{path}: let its name end in {suffix}, as the format is that")
+    detector = embedder.aligner if isinstance(embedder.aligner, Detector) else None
+    changes, today = delete or expire, datetime.now(timezone.utc).date()
+    refuse(
+        {
+            "there is nothing to do: name images, or people to --delete": images is None
+            and (expires or not (changes or impostors or export)),
+            f"--expires {expires}: that day is over; give a later one": expires and expires < today,
+            "--group goes with images and --subjects, and without --impostors": group
+            and (images is None or subjects is None or impostors),
+            f"{export}: let its name end in .parquet, as the format is that": export
+            and export.suffix.lower() != ".parquet",
+            f"--old {old}: name images of its people, and another --gallery": old
+            and (images is None or old.resolve() == gallery.resolve()),
+            "--face chooses among faces that a detector finds; name it with --align": face
+            and detector is None,
+        }
+    )
     if old is not None:
-        if images is None or old.resolve() == gallery.resolve():
-            raise FacerecError(f"--old {old}: name images of its people, and another --gallery")
         Gallery.read(old)  # before anything is embedded
     if export is not None:
         parquet.require()
     console = Console()
-    detector = embedder.aligner if isinstance(embedder.aligner, Detector) else None
-    if face is not None and detector is None:
-        raise FacerecError("--face chooses among faces that a detector finds; name it with --align")
     come: list[str] = []
     groups: dict[str, str] = {}
     # Whoever reads the file to write it again must be alone with it from the first to the last.
     with Gallery.claim(gallery):
-        opened = Gallery.read(gallery) if gallery.exists() else None
-        if opened is not None:
+        opened = None
+        if gallery.exists() or changes or images is None:
+            opened = Gallery.read(gallery)
             if expire:
                 gone = opened.subjects[opened.expired].tolist()
                 console.print(f"expired: {len(gone):,} of {people_words(len(opened))}")
                 delete = (*delete, *gone)
             if delete:
                 opened.delete(*dict.fromkeys(map(same_name, delete)))
-        elif images is None or delete or expire:
-            raise DatasetError(f"{gallery}: there is no such gallery; enrol people first")
         if images is not None:
             if detector is not None:
                 detector.number = face
@@ -152,7 +153,7 @@ def enroll(
                 opened.recalibrate(progress)
             else:
                 opened.calibrate(strangers, where=str(impostors), progress=progress)
-        if not (len(opened) or delete or expire):
+        if not (len(opened) or changes):
             raise DatasetError(f"{images}: nobody could be enrolled, so no gallery is written")
         # All else before the gallery, so that a command that ended early has changed nothing.
         if export is not None:

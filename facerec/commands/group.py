@@ -12,7 +12,7 @@ import tyro
 
 from facerec.base.errors import DatasetError
 from facerec.base.files import atomic_folder, atomic_path, check_place, staged_folder
-from facerec.commands.cli import Console, run_command
+from facerec.commands.cli import Console, refuse, run_command
 from facerec.commands.embedder import LENIENT, Embedder, print_notes
 from facerec.records.images import FolderImages
 from facerec.report import words
@@ -58,8 +58,8 @@ def group(
     from facerec.galleries.grouping import TAIL_OFF, group_faces
 
     check_place(out)
-    if folders and is_embeddings(photos):
-        raise DatasetError(f"{photos}: --folders links to photos, and it has none; leave it out")
+    links = f"{photos}: --folders links to photos, and it has none; leave it out"
+    refuse({links: folders and is_embeddings(photos)})
     console = Console()
     every, table, pictures = _faces(photos, out, embedder, console)
     usable = np.isfinite(every.norms)

@@ -12,10 +12,10 @@ import tyro
 
 import facerec
 from facerec.base.defaults import IndexKind
-from facerec.base.errors import DatasetError, FacerecError, MetricError
+from facerec.base.errors import DatasetError, MetricError
 from facerec.base.files import write_json
 from facerec.base.limits import Cosine, Count, Flags
-from facerec.commands.cli import Console, run_command
+from facerec.commands.cli import Console, refuse, run_command
 from facerec.commands.embedder import LENIENT, Embedder
 from facerec.commands.enroll import people_words, print_expired
 from facerec.report import words
@@ -89,13 +89,16 @@ def identify(
 
     if index == "faiss":
         faiss.require()
-    if fpir is not None and threshold is not None:
-        raise FacerecError("--fpir and --threshold are two ways to say one thing; give one")
     bridge, strangers, old = upgrade.bridge, upgrade.strangers, upgrade.old
-    if bridge is None and upgrade != Upgrade():
-        raise FacerecError("--strangers and --old go with a bridge; name it with --bridge")
-    if old is not None and threshold is not None:
-        raise FacerecError("cosines of two networks have no threshold in common; give --fpir")
+    given = threshold is not None
+    refuse(
+        {
+            "--fpir and --threshold are two ways to say one thing; give one": fpir and given,
+            "--strangers and --old go with a bridge; name it with --bridge": upgrade != Upgrade()
+            and bridge is None,
+            "cosines of two networks have no threshold in common; give --fpir": old and given,
+        }
+    )
     console = Console()
     sides = {path: Gallery.read(path) for path in (gallery, old) if path is not None}
     space = sides[gallery].space
@@ -109,7 +112,7 @@ def identify(
         sides[last].calibrate(others, where=str(strangers))
     if old is not None:
         space.check(sides[gallery].space, str(gallery), "bridge")
-    rate = None if threshold is not None else parse_rate(fpir or "1e-2") / len(sides)
+    rate = None if given else parse_rate(fpir or "1e-2") / len(sides)
     points: list[Fpir | float | None] = []
     for path, side in sides.items():
         people = people_words(len(side.current()))

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import tyro
 
-from facerec.base.errors import FacerecError
 from facerec.base.libraries import needed
 from facerec.base.limits import Cosine
-from facerec.commands.cli import run_command
+from facerec.commands.cli import refuse, run_command
 from facerec.commands.same import FOUND, Runtime
 from facerec.service.limits import ANYBODY, BOUNDS, LOOPBACK, Access, Bounds
 
@@ -62,15 +61,13 @@ def serve(
         bounds: what the service takes.
     """
     with needed("'facerec[serve]'", "facerec serve"):
-        from facerec.service.app import Server, Service, listen
+        from facerec.service.app import Service, create_server, listen
     from facerec.galleries.gallery import Gallery
     from facerec.service.gallery import GalleryFile
 
-    if gallery is not None and access.token is None and host not in LOOPBACK:
-        raise FacerecError(
-            f"--host {host}: whoever reaches it could change {gallery}; give a --token-file, or "
-            "listen on 127.0.0.1"
-        )
+    how = "give a --token-file, or listen on 127.0.0.1"
+    seen = gallery and access.token is None and host not in LOOPBACK
+    refuse({f"--host {host}: whoever reaches it could change {gallery}; {how}": seen})
     flip = None
     if gallery is not None and gallery.exists():
         flip = Gallery.read(gallery).space.flip
@@ -95,7 +92,7 @@ def serve(
         print(f"listening on http://{address}:{port}", flush=True)
         log_requests()
         own = replace(access, allow_host=(host, *access.allow_host))
-        Server(service, own).run([listener])
+        create_server(service, own).run([listener])
 
 
 def log_requests() -> None:

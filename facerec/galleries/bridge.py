@@ -24,11 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from facerec.base.errors import DatasetError, ModelError, fault
+from facerec.base.errors import DatasetError
 from facerec.base.files import atomic_path, parse_json
 from facerec.cosines.unit_rows import row_norms
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.space import Space
+from facerec.galleries.gallery_file import understood
 from facerec.records.npz import read_arrays, write_arrays
 from facerec.statistics.operating_points import RULE_OF_30
 from facerec.statistics.rates import roc_curve
@@ -97,12 +98,8 @@ class Bridge:
             where: they come from, both names.
 
         Raises:
-            ModelError: both are of one network.
             DatasetError: too few people are named, or two photos have one id.
         """
-        spaces = Space.of(old), Space.of(new)
-        if spaces[0] == spaces[1]:
-            raise ModelError(f"{where} are of one network, {spaces[0].name}; embed with both")
         entries, probes, who = _same_photos(old, new, where)
         folds = [np.flatnonzero(who * _FOLDS // (who[-1] + 1) == fold) for fold in range(_FOLDS)]
         own = [(probes[fold].T @ probes[fold], probes[fold].T @ entries[fold]) for fold in folds]
@@ -119,7 +116,8 @@ class Bridge:
         ways = (entries, entries), (mapped(weight), entries), (probes, probes)
         price = _price([[_scores(p[f], e[f], who[f]) for f in met] for p, e in ways])
         matrix = _ridge(gram, cross, weight).astype(np.float32)
-        return cls(*spaces, matrix, Price(int(who[-1]) + 1, len(who), *price))
+        priced = Price(int(who[-1]) + 1, len(who), *price)
+        return cls(Space.of(old), Space.of(new), matrix, priced)
 
     def __call__(self, vectors: NDArray[np.floating]) -> NDArray[np.float32]:
         """Return embeddings of the new network, ``(n, D new)``, mapped to the old one's space."""
@@ -143,19 +141,14 @@ class Bridge:
         Raises:
             DatasetError: the file is missing, damaged, or no bridge.
         """
-        try:
-            arrays, _ = read_arrays(Path(path), {"note", "matrix"}, 1 << 30)
+        with understood(path := Path(path), "bridge", "make it with facerec translate"):
+            arrays, _ = read_arrays(path, {"note", "matrix"}, 1 << 30)
             note, matrix = parse_json(str(arrays["note"][()])), arrays["matrix"]
             old, new = Space(**note["old"]), Space(**note["new"])
             found = note["format"], matrix.dtype, matrix.shape, bool(np.isfinite(matrix).all())
             if found != (FORMAT, np.float32, (new.embedding_size, old.embedding_size), True):
                 raise ValueError(f"its map of {matrix.dtype} {matrix.shape} does not fit")
             return cls(old, new, matrix, Price(**note["price"]))
-        except (OSError, KeyError, TypeError, ValueError, AttributeError) as problem:
-            raise DatasetError(
-                f"{path}: no bridge that this facerec can read ({fault(problem)[:200]}); make it "
-                "with facerec translate"
-            ) from problem
 
 
 def _same_photos(old: Embeddings, new: Embeddings, where: str) -> tuple[_Array, _Array, _Numbers]:

@@ -163,9 +163,7 @@ def _without_face(
 
 def _fresh_names(words: NDArray[np.str_], mixed: Ints) -> Iterator[str]:
     """Yield a name for the second subject of each mixed class that nobody has yet."""
-    taken = set(words.tolist())
+    known = {*words.tolist()}
     for name in words[mixed].tolist():
         numbered = (f"{name}~{number}" for number in itertools.count(2))
-        fresh = next(each for each in numbered if each not in taken)
-        taken.add(fresh)
-        yield fresh
+        yield next(fresh for fresh in numbered if fresh not in known)

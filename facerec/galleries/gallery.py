@@ -31,6 +31,7 @@ from facerec.base.defaults import IndexKind
 from facerec.base.errors import DatasetError, MetricError
 from facerec.base.files import atomic_path, exclusive
 from facerec.base.large_arrays import take
+from facerec.base.libraries import Library
 from facerec.base.names import same_name
 from facerec.base.progress import Progress
 from facerec.cosines.searches import best
@@ -45,16 +46,17 @@ from facerec.galleries.gallery_file import (
     DIGESTS,
     FORMAT,
     KEPT,
-    export_table,
     read_gallery,
 )
 from facerec.galleries.members import Members
 from facerec.galleries.search import faiss_index
 from facerec.galleries.threshold import DEPTH, Calibration, Fpir, left_out
-from facerec.records.images import text_array
 from facerec.records.npz import write_arrays
 from facerec.statistics.calibration_checks import Likeness, likeness
 from facerec.statistics.operating_points import Rate
+
+pa = Library("pyarrow", "'facerec[parquet]'")
+parquet = Library("pyarrow.parquet", "'facerec[parquet]'")
 
 CALIBRATION_PROBES = 4096
 """Enrolled subjects who stand in for strangers at most, where nobody else does."""
@@ -190,7 +192,7 @@ class Gallery:
         templates: float32 ``(N, D)`` of length 1.
         lengths: of the means before they are scaled to 1, so that more images can join, float32.
         images: how many went into each template, int64 ``(N,)``.
-        enrolled: when each subject came, UTC, datetime64[s]; NaT where it is not known.
+        enrolled: when each subject came, UTC, datetime64[s].
         expires: the last day on which each is found, UTC, datetime64[D]; NaT where there is none.
         digests: `image_digest` of each image in a template, bytes ``(M,)``.
         digest_rows: of the subject whose it is, int64 ``(M,)``.
@@ -234,50 +236,43 @@ class Gallery:
 
         Args:
             embeddings: with ids and subjects; rows of failures to acquire may be among them. Images
-                without digests are told apart by their embeddings.
+                without a digest are told apart by their embeddings.
             where: the images come from.
             expires: the last day of all of them, UTC; without one, subjects who are there keep
                 theirs and new ones have none.
 
         Raises:
             ModelError: embeddings of another model, preprocessing, flip or size.
-            DatasetError: nobody says who is on the images.
         """
         self.space.check(Space.of(embeddings), where)
-        count = len(embeddings.vectors)
-        if embeddings.subjects is None:
-            how = "put those of each person into a folder of that name, or give a table"
-            raise DatasetError(f"{where}: nobody is named on {count} images; {how}")
-        known = text_array(embeddings.subjects, where)
-        names = np.arange(count).astype(np.str_) if embeddings.ids is None else embeddings.ids
-        failures = {str(names[row]): why for row, why in embeddings.failures.items()}
-        lengths = row_norms(embeddings.vectors)
+        vectors, count = embeddings.vectors, len(embeddings.vectors)
+        known = np.zeros(count, "U1") if embeddings.subjects is None else embeddings.subjects
+        stored = np.zeros(count, "S1") if embeddings.digests is None else embeddings.digests
+        lengths = row_norms(vectors)
+        why = np.full(count, "", object)  # an image is left out
+        why[~(lengths > 0)] = "its embedding has no direction"
+        why[known == ""] = "nobody says who is on it"
         # Names of folders may be any bytes.
         odd = np.array([_NO_UTF8.search(name) is not None for name in known.tolist()], bool)
-        usable = (lengths > 0) & (known != "") & ~odd
-        for row in np.flatnonzero(~usable):
-            why = "nobody says who is on it" if not known[row] else "its embedding has no direction"
-            why = "the person's name is no UTF-8; rename their folder" if odd[row] else why
-            failures.setdefault(str(names[row]), why)
-        digests = embeddings.digests
-        if digests is None:
-            raw = (image_digest(vector.tobytes()) for vector in embeddings.vectors)
-            digests = np.fromiter(raw, "S32", count)
-        at, old = np.flatnonzero(usable), len(self.digests)
-        holders = np.concatenate([self.subjects[self.digest_rows], known[at]])
-        every = np.concatenate([self.digests, digests[at]])
-        _, first, alike = np.unique(every, return_index=True, return_inverse=True)
-        first = first[alike][old:]
-        seen = first < old + np.arange(len(at))
-        usable[at[seen]] = False
-        again = seen & (holders[first] == known[at])
-        for row, holder in zip(at[seen & ~again], holders[first[seen & ~again]], strict=True):
-            why = f"the same photo, of one person, is {str(holder)!r} already; take one out"
-            failures[str(names[row])] = why
+        why[odd] = "the person's name is no UTF-8; rename their folder"
+        for row, reason in embeddings.failures.items():
+            why[row] = reason
+        pairs = zip(stored.tolist(), vectors, strict=True)
+        digests = [digest or image_digest(vector.tobytes()) for digest, vector in pairs]
+        holders = self.subjects[self.digest_rows].tolist()
+        holder_of = dict(zip(self.digests.tolist(), holders, strict=True))
+        again = np.zeros(count, bool)
+        for row in np.flatnonzero(why == "").tolist():
+            again[row] = digests[row] in holder_of
+            holder = holder_of.setdefault(digests[row], str(known[row]))
+            if holder != known[row]:
+                why[row] = f"the same photo, of one person, is {holder!r} already; take one out"
+        again &= why == ""
+        usable = (why == "") & ~again
         label = np.full(count, -1)
         label[usable], come = pd.factorize(known[usable].astype(object))
         come = come.astype(np.str_)
-        members = Members(embeddings.vectors, label, len(come))
+        members = Members(vectors, label, len(come))
         images, rows = members.images, self.rows_of(come)
         sums, counts, there = members.sums(1 / lengths), images.copy(), np.flatnonzero(rows >= 0)
         held = rows[there]
@@ -287,8 +282,7 @@ class Gallery:
         # Images that point in opposite directions leave nothing but rounding errors.
         kept = norms > 1e-6 * images
         taken = members.order[np.repeat(kept, images)]
-        for row in np.setdiff1d(members.order, taken):
-            failures[str(names[row])] = "it and the person's other images add up to nothing"
+        why[np.setdiff1d(members.order, taken)] = "it and the person's others add up to nothing"
         sums /= np.where(kept, norms, 1)[:, None].astype(np.float32)
         new, more = np.flatnonzero((rows < 0) & kept), np.flatnonzero((rows >= 0) & kept)
 
@@ -303,13 +297,15 @@ class Gallery:
         self.enrolled = np.append(self.enrolled, np.full(len(new), np.datetime64("now", "s")))
         self.expires = np.append(self.expires, np.full(len(new), expires, "M8[D]"))
         if expires is not None:
-            held = self.rows_of(np.append(come[more], known[at[again]]))
+            held = self.rows_of(np.append(come[more], known[again]))
             self.expires[held[held >= 0]] = expires
-        self.digests = np.append(self.digests, digests[taken])
+        self.digests = np.append(self.digests, np.array(digests, "S32")[taken])
         self.digest_rows = np.append(self.digest_rows, self.rows_of(known[taken]))
         asked = np.unique(known[known != ""])
         absent = asked[self.rows_of(asked) < 0]
         fresh, extended, none = (tuple(who.tolist()) for who in (come[new], come[more], absent))
+        names = np.arange(count) if embeddings.ids is None else embeddings.ids
+        failures = {str(names[row]): why[row] for row in np.flatnonzero(why != "")}
         repeated = int(np.count_nonzero(again))
         return Enrolment(fresh, extended, len(taken), failures, none, repeated)
 
@@ -470,7 +466,7 @@ class Gallery:
 
     def identify(
         self,
-        probes: Embeddings | ArrayLike,
+        probes: Embeddings,
         *,
         fpir: Rate | None = None,
         threshold: float | Fpir | None = None,
@@ -485,7 +481,7 @@ class Gallery:
         Nobody is found who has expired.
 
         Args:
-            probes: embeddings, whose model is checked, or vectors ``(n, D)`` of its model.
+            probes: embeddings of its model.
             fpir: chance that a stranger is taken for somebody; the threshold is the one that has
                 it at this gallery's size.
             threshold: cosine from which on somebody is identified, in place of an FPIR, or what
@@ -501,19 +497,15 @@ class Gallery:
             ModelError: embeddings of another model, preprocessing, flip or size.
             MetricError: an FPIR without a calibration.
         """
-        if isinstance(probes, Embeddings):
-            self._check(probes, where)
-            vectors, failures = probes.vectors, probes.failures
-        else:
-            vectors, failures = np.asarray(probes), {}
+        self._check(probes, where)
         limit, point = None, threshold
         if not isinstance(point, Fpir):
             limit = None if point is None else float(np.float32(point))
             point = self.point(fpir, limit)
         limit = limit if point is None else point.threshold
         now = self.current()
-        rows, scores = now.search(vectors, max(count, 2), index=index, progress=progress)
-        found = now.subjects, rows, scores, limit, point, count, failures, now.images
+        rows, scores = now.search(probes.vectors, max(count, 2), index=index, progress=progress)
+        found = now.subjects, rows, scores, limit, point, count, probes.failures, now.images
         return Identification(*found, now.score_calibration, among or len(now) + 1)
 
     def point(self, fpir: Rate | None = None, threshold: float | None = None) -> Fpir | None:
@@ -531,8 +523,8 @@ class Gallery:
         if fpir is None:
             return None
         if now.calibration is None:
-            how = "calibrate it with other people, or give a threshold"
-            raise MetricError(f"the gallery is not calibrated, and tells no FPIR {fpir}; {how}")
+            of = f"the gallery, of {len(now):,} people, is not calibrated, and tells no FPIR {fpir}"
+            raise MetricError(f"{of}; enrol or calibrate with other people, or give a threshold")
         return now.calibration.threshold(fpir, max(1, len(now)))
 
     # --- calibration -----------------------------------------------------------------------
@@ -568,7 +560,7 @@ class Gallery:
         else:
             self._check(impostors, where)
             vectors, given = impostors.vectors, impostors.subjects
-            known = [""] * len(vectors) if given is None else text_array(given, where)
+            known = [""] * len(vectors) if given is None else given.tolist()
             rows = np.flatnonzero(row_norms(vectors) > 0)
             # An image without a name is a subject of its own. Strangers have numbers below 0.
             own = np.array([name or f"\0{row}" for row, name in enumerate(known)])[rows]
@@ -619,7 +611,6 @@ class Gallery:
         known, worth = self.calibration, self.score_calibration
         note = {
             "format": FORMAT,
-            "fusion": "unit",
             "space": asdict(self.space),
             "calibration": None if known is None else {"probes": known.source},
             "score_calibration": None if worth is None else worth.to_json(),
@@ -646,10 +637,23 @@ class Gallery:
         return gallery
 
     def export(self, path: str | Path) -> None:
-        """Write the templates as Parquet, one row a subject, for a database; see `export_table`.
+        """Write the templates as Parquet, one row a subject, for a database to load.
+
+        Columns: ``image_id`` and ``subject_id`` (the subject, twice: facerec's own commands read
+        the table as embeddings), ``images`` int64, ``enrolled`` and ``expires``, and ``embedding``,
+        list of float32 of length 1, so that inner product and cosine are one. The file's metadata
+        has the embedding space.
 
         Raises:
             MissingExtraError: pyarrow is not installed.
             FacerecError: the file cannot be written.
         """
-        export_table(Path(path), {name: getattr(self, name) for name in COLUMNS}, self.space)
+        names = pa.array(self.subjects.tolist(), pa.string())
+        starts = np.arange(0, self.templates.size + 1, self.templates.shape[1])
+        vectors = pa.LargeListArray.from_arrays(starts, pa.array(self.templates.reshape(-1)))
+        kept = {name: getattr(self, name) for name in ("images", "enrolled", "expires")}
+        table = {"image_id": names, "subject_id": names, **kept, "embedding": vectors}
+        about = {"facerec_gallery": json.dumps({"space": asdict(self.space)})}
+        with atomic_path(path, private=True) as temporary:
+            # Numbers hardly compress, and a dictionary of them is larger than they are.
+            parquet.write_table(pa.table(table, metadata=about), temporary, use_dictionary=False)

@@ -41,7 +41,7 @@ def named_groups(path: Path, ids: NDArray[np.str_]) -> NDArray[np.str_] | None:
     A name in subject_id, on any face of a group, is that of the group.
 
     Raises:
-        DatasetError: a group has two names, or none has any.
+        DatasetError: a group has two names.
     """
     if "doubt" not in TextTable(path).columns:
         return None
@@ -50,9 +50,8 @@ def named_groups(path: Path, ids: NDArray[np.str_]) -> NDArray[np.str_] | None:
     names = given.groupby("group")["subject_id"].agg(["min", "max"])
     for number in names.index[names["min"] != names["max"]]:
         raise DatasetError(f"{path}: group {number} has two names in subject_id; write one of them")
-    if names.empty:
-        raise DatasetError(f"{path}: no group has a name; write one a group into subject_id")
-    return table["group"].map(names["min"]).reindex(ids).fillna("").to_numpy(np.str_)
+    name, group = names["min"].to_dict(), table["group"].reindex(ids, fill_value="")
+    return np.array([name.get(each, "") for each in group], np.str_)
 
 
 def group_table(

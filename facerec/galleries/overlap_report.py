@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from facerec.base.errors import DatasetError
 from facerec.base.files import atomic_path, parse_json, read_file, write_json
 from facerec.base.names import same_name
+from facerec.galleries.gallery_file import understood
 from facerec.galleries.members import Side
 from facerec.galleries.overlap import Overlap
 from facerec.report import words
@@ -92,11 +92,14 @@ def write_facts(
 
 def _facts(side: Side, source: Mapping[str, Any]) -> dict[str, Any]:
     path = Path(str(source.get("path", "")))
-    known = {key: source[key] for key in ("kind", "sha256") if key in source}
-    files = fingerprint(path) if source.get("kind") == "records" and path.exists() else {}
-    of = {"path": os.fspath(path.resolve()), **files}
-    counts = {"subjects": side.classes, "images": len(side.order)}
-    return {**known, **of, **counts, "ids_sha256": ids_sha256(side.ids)}
+    return {
+        **{key: source[key] for key in ("kind", "sha256") if key in source},
+        "path": os.fspath(path.resolve()),
+        "files": _records(path) if source.get("kind") == "records" and path.exists() else [],
+        "subjects": side.classes,
+        "images": len(side.order),
+        "ids_sha256": ids_sha256(side.ids),
+    }
 
 
 def ids_sha256(ids: NDArray[np.str_]) -> str:
@@ -124,17 +127,16 @@ class KnownOverlap:
 
     def is_of_records(self, path: Path) -> bool:
         """Tell whether A is what lies at ``path`` now: the same record file and index."""
-        stored = _records(self.a.get("files", {}))
-        if not stored:
-            return bool(self.a.get("path") == os.fspath(path.resolve()))
-        return stored == _records(fingerprint(path)["files"])
+        if not self.a["files"]:
+            return bool(self.a["path"] == os.fspath(path.resolve()))
+        return bool(self.a["files"] == _records(path))
 
 
-def _records(files: Mapping[str, Any]) -> set[tuple[str, Any, Any]]:
-    """Return kind, size and hash of record files and their indices."""
-    known = ((Path(name).suffix, facts) for name, facts in files.items())
+def _records(path: Path) -> list[list[Any]]:
+    """Return kind, size and hash of record files and their indices, as JSON types."""
+    known = ((Path(name).suffix, of) for name, of in fingerprint(path)["files"].items())
     kinds = (".rec", ".idx")
-    return {(kind, of["bytes"], of.get("sha256")) for kind, of in known if kind in kinds}
+    return sorted([kind, of["bytes"], of.get("sha256")] for kind, of in known if kind in kinds)
 
 
 def read_overlap(path: Path) -> KnownOverlap:
@@ -144,16 +146,8 @@ def read_overlap(path: Path) -> KnownOverlap:
         DatasetError: the file cannot be read or is none of `write_facts`.
     """
     file = path if path.name.endswith(SUFFIX) else facts_path(path)
-    try:
+    with understood(file, "overlap", "make it again with facerec overlap --csv"):
         facts = parse_json(read_file(file))
-        if facts["kind"] != KIND:
-            raise ValueError(f"its kind is {str(facts['kind'])[:60]!r}")
         shown = frozenset(map(same_name, facts["images_of_b"]))
-        sides = dict(facts["a"]), dict(facts["b"])
-        _records(sides[0].get("files", {}))
+        sides = {"path": "", "files": [], **facts["a"]}, dict(facts["b"])
         return KnownOverlap(file, *sides, shown, int(facts["subjects_of_a"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
-        raise DatasetError(
-            f"{file}: cannot be read as the facts of an overlap ({problem!r}); make it again with "
-            "facerec overlap --csv"
-        ) from problem

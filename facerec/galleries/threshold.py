@@ -84,7 +84,7 @@ class Fpir(Estimate):
             "low": self.low,
             "high": self.high,
             "gallery_size": self.size,
-            "threshold": self.threshold if math.isfinite(self.threshold) else None,
+            "threshold": self.threshold,
             "method": self.method,
             "alarms": self.events,
             "probes": self.total,
@@ -97,9 +97,6 @@ class Calibration:
     """The highest non-mated scores of P probes with M entries of a gallery.
 
     Subjects have numbers, and a probe's entries are those of all other subjects.
-
-    Raises:
-        MetricError: shapes that do not fit, no probe, or a probe that may meet no entry.
     """
 
     scores: NDArray[np.float32]
@@ -112,14 +109,6 @@ class Calibration:
     """Subject of each entry, ``(M,)``."""
     source: str = "unknown"
     """Where the probes come from."""
-
-    def __post_init__(self) -> None:
-        shape, probes = self.scores.shape, self.probe_subjects.shape
-        fits = len(shape) == 2 and self.entries.shape == shape and probes == shape[:1] and probes[0]
-        fits = fits and self.entries.max() < self.entry_subjects.size
-        if not fits or np.isnan(self.scores).any() or self.eligible.min() < 1:
-            found = f"{shape} scores of {probes} probes with {self.entry_subjects.size} entries"
-            raise MetricError(f"{found} make no calibration; enrol two people, or give impostors")
 
     @classmethod
     def from_scores(
@@ -235,39 +224,33 @@ class Calibration:
             size: entries of the gallery.
 
         Raises:
-            MetricError: an impossible target or size, or data that carries no such threshold.
+            MetricError: no rate, or data that carries no such threshold.
         """
         target = float(parse_rate(fpir))
-        if not 0 < target < 1 or size < 1:
-            raise MetricError(f"FPIR {fpir} among {size} is no target; give a rate between 0 and 1")
         # Above the highest score whose acceptance would break the target.
         steps = np.unique(self.scores[np.isfinite(self.scores)]).tolist()
         most = target * (1 + 1e-12)
         first = bisect.bisect_left(steps, True, key=lambda at: self._rate(at, size, True) <= most)
         higher = steps[first] if first < len(steps) else None
-        lowest = between(np.float32(steps[first - 1]), higher) if first else -math.inf
+        lowest = between(np.float32(steps[first - 1]), higher) if first else -1.0
         if size <= self.entry_subjects.size and self._alarming(lowest) >= FEWEST_ALARMS:
             return self.fpir(lowest, size)
-        if self.tail is None or len(self.scores) < FEWEST_ALARMS:
-            few = f"{len(self.scores):,} probes with {self.entry_subjects.size:,} entries carry no"
-            what = f"{few} threshold for FPIR {target:g} in a gallery of {size:,}"
-            raise MetricError(f"{what}; calibrate with more impostors, or give a threshold")
-        # The tail has no say in scores at which the data itself breaks the target.
-        reached = np.partition(self.scores[:, 0], -FEWEST_ALARMS)[-FEWEST_ALARMS]
-        begin = max(-1.0, min(float(just_above(reached)), lowest))
-        # Upwards, so as not to break the target, to digits that can be printed.
-        places = range(math.ceil(begin / _GRID), round(1 / _GRID) + 1)
-        place = bisect.bisect_left(
-            places, True, key=lambda place: self._rate(place * _GRID, size, False) <= target
-        )
-        if place == len(places):
-            raise MetricError(
-                f"no threshold up to a cosine of 1 has FPIR {target:g} in a gallery of {size:,}: "
-                f"{FEWEST_ALARMS} of {len(self.scores):,} probes score {reached:.4g} or more with "
-                "somebody else, as people do who are enrolled under two names; take those out, "
-                "calibrate with other impostors, or give a threshold"
+        if self.tail is not None and len(self.scores) >= FEWEST_ALARMS:
+            # The tail has no say in scores at which the data itself breaks the target.
+            reached = np.partition(self.scores[:, 0], -FEWEST_ALARMS)[-FEWEST_ALARMS]
+            begin = max(-1.0, min(float(just_above(reached)), lowest))
+            # Upwards, so as not to break the target, to digits that can be printed.
+            places = range(math.ceil(begin / _GRID), round(1 / _GRID) + 1)
+            place = bisect.bisect_left(
+                places, True, key=lambda place: self._rate(place * _GRID, size, False) <= target
             )
-        return self.fpir(round(places[place] * _GRID, 6), size)
+            if place < len(places):
+                return self.fpir(round(places[place] * _GRID, 6), size)
+        few = f"{len(self.scores):,} probes with {self.entry_subjects.size:,} entries carry no"
+        raise MetricError(
+            f"{few} threshold for FPIR {target:g} in a gallery of {size:,}; calibrate with more "
+            "impostors, take out who is enrolled under two names, or give a threshold"
+        )
 
     def _alarming(self, threshold: float) -> int:
         """Return how many probes raise an alarm."""

@@ -27,19 +27,20 @@ from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect
 
 import facerec
-from facerec.base.errors import DatasetError, FacerecError, ImageError, ModelError
+from facerec.base.errors import FacerecError, ImageError, ModelError
 from facerec.embedding.recognizer import FaceRecognizer
 from facerec.service.batching import Metrics, MicroBatcher, Vectors
 from facerec.service.gallery import GalleryFile
-from facerec.service.limits import ANYBODY, BOUNDS, Access, Bounds, Refusal
+from facerec.service.limits import ANYBODY, BOUNDS, Access, Bounds
 from facerec.service.uploads import Bodies, Fields, Form, Places, decode_faces, read_form
 
 log = logging.getLogger("facerec.service")
 
 GRACE = 3
-"""Seconds in which whole requests are answered after the service is told to end."""
+"""Seconds in which requests are answered after the service is told to end."""
 
 _FORMS = {
     "/v1/embed": ["images"],
@@ -119,15 +120,14 @@ class Service:
     async def answer(self, request: Request) -> Response:
         """Answer a form: with embeddings, a comparison, or what the gallery says."""
         names = _FORMS[request.url.path]
-        most = self.bounds.max_images + ("subject" in names)
-        async with self.bodies.whole(request, most) as fields:
+        async with self.bodies.whole(request) as fields:
             with self._batcher.places(1):  # before anything is decoded
                 try:
                     work = self._answer(request, fields, names)
                     found = await asyncio.wait_for(work, self.bounds.timeout_s)
                 except asyncio.TimeoutError as error:
                     late = "the service is too busy to answer in time; try again in a second"
-                    raise Refusal(503, late) from error
+                    raise HTTPException(503, late) from error
         return JSONResponse({**found, "contract": self.contract})
 
     async def people(
@@ -166,15 +166,13 @@ class Service:
 
     def _compare(self, vectors: Vectors, form: Form, places: Places) -> dict[str, Any]:
         if len(vectors) != 2:
-            raise Refusal(400, "a comparison takes two images; send both in fields called images")
+            two = "a comparison takes two images; send both in fields called images"
+            raise HTTPException(400, two)
         try:
             return asdict(self.recognizer.verify(*vectors, **self.choice))
         except ModelError as error:
-            raise Refusal(
-                501,
-                f"{error}; start the service with --threshold COSINE, or choose one of the "
-                "model's by --fpr and --bench",
-            ) from error
+            how = "start the service with --threshold COSINE, or another --fpr and --bench"
+            raise HTTPException(501, f"{error}; {how}") from error
 
     def _run(self, thread: str, work: Callable[..., Any], *given: Any) -> Awaitable[Any]:
         return asyncio.get_running_loop().run_in_executor(self._threads[thread], work, *given)
@@ -223,13 +221,11 @@ def answer_error(status: int, sentence: str) -> JSONResponse:
 async def refuse(request: Request, error: Exception) -> Response:
     """Answer what cannot be done, in one sentence."""
     if isinstance(error, HTTPException):
-        sentence = f"{error.detail}: this service has {', '.join(_PATHS)}"
-        return answer_error(error.status_code, sentence)
+        return answer_error(error.status_code, error.detail)
     if isinstance(error, RequestValidationError):
         wrong = error.errors()[0]
         return answer_error(400, f"{wrong['loc'][-1]}: {wrong['msg'].lower()}")
-    status = 422 if isinstance(error, ImageError) else getattr(error, "status", 507)
-    return answer_error(status, str(error))
+    return answer_error(422 if isinstance(error, ImageError) else 400, str(error))
 
 
 def _describe(fields: list[str], image: dict[str, Any]) -> dict[str, Any]:
@@ -244,13 +240,16 @@ def create_app(service: Service, access: Access) -> FastAPI:
     """Return the ASGI application of a service."""
 
     async def check(request: Request) -> None:
-        access.check_site(request)
-        if request.url.path in _BY_TOKEN:
-            access.check_token(request)
+        if not access.is_own_site(request):
+            other = "a host of another name (start with --allow-host NAME) or from a page of"
+            raise HTTPException(403, f"this is for {other} another site (--allow-origin ORIGIN)")
+        if request.url.path in _BY_TOKEN and not access.is_shown_token(request):
+            token = "people's names take the token: send Authorization: Bearer TOKEN"
+            raise HTTPException(401, token)
         if request.url.path not in service.works:
-            raise Refusal(501, "the service has no gallery; start it with --gallery FILE")
+            raise HTTPException(501, "the service has no gallery; start it with --gallery FILE")
 
-    refused = (Refusal, ImageError, DatasetError, HTTPException, RequestValidationError)
+    refused = (HTTPException, RequestValidationError, ImageError, ClientDisconnect)
     app = FastAPI(
         title="facerec",
         version=facerec.__version__,
@@ -279,34 +278,26 @@ def create_app(service: Service, access: Access) -> FastAPI:
     return app
 
 
-class Server(uvicorn.Server):
-    """Does not wait for bodies on their way when it is to end; what is whole is answered.
+def create_server(service: Service, access: Access = ANYBODY) -> uvicorn.Server:
+    """Return the HTTP server of a service, which serves once.
 
     Args:
-        service: the endpoints; it serves once.
+        service: the endpoints.
         access: whose requests are answered.
     """
-
-    def __init__(self, service: Service, access: Access = ANYBODY) -> None:
-        logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it quotes uploads
-        config = uvicorn.Config(
-            create_app(service, access),
-            access_log=False,
-            log_level="critical",  # others tell of every request that is no HTTP
-            server_header=False,
-            ws="none",
-            proxy_headers=bool(access.trust_proxy),
-            forwarded_allow_ips=list(access.trust_proxy),
-            lifespan="on",
-            timeout_graceful_shutdown=GRACE,
-        )
-        super().__init__(config)
-        self._bodies = service.bodies
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let go of these bodies, then end."""
-        self._bodies.make_room(0)
-        await super().shutdown(sockets)
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it quotes uploads
+    config = uvicorn.Config(
+        create_app(service, access),
+        access_log=False,
+        log_level="critical",  # others tell of every request that is no HTTP
+        server_header=False,
+        ws="none",
+        proxy_headers=bool(access.trust_proxy),
+        forwarded_allow_ips=list(access.trust_proxy),
+        lifespan="on",
+        timeout_graceful_shutdown=GRACE,
+    )
+    return uvicorn.Server(config)
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -12,8 +12,9 @@ import anyio
 import numpy as np
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry, Gauge, Histogram
+from starlette.exceptions import HTTPException
 
-from facerec.service.limits import Bounds, Refusal
+from facerec.service.limits import Bounds
 
 Faces = NDArray[np.uint8]
 Vectors = NDArray[np.float32]
@@ -66,12 +67,11 @@ class MicroBatcher:
         """Hold places for images, from admission to answer.
 
         Raises:
-            Refusal: the service is full.
+            HTTPException: the service is full.
         """
         if self._taken + count > max(self._bounds.max_queue, self._bounds.max_images):
-            raise Refusal(
-                503, f"the service is busy with {self._taken} images; try again in a second"
-            )
+            sentence = f"the service is busy with {self._taken} images; try again in a second"
+            raise HTTPException(503, sentence)
         self._taken += count
         try:
             yield

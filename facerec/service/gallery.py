@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from starlette.exceptions import HTTPException
 
-from facerec.base.errors import MetricError
+from facerec.base.errors import DatasetError, FacerecError, MetricError
 from facerec.embedding.extraction import Embeddings, image_digest
 from facerec.embedding.recognizer import FaceRecognizer
 from facerec.galleries.gallery import Gallery
 from facerec.galleries.threshold import Fpir
 from facerec.service.batching import Vectors
-from facerec.service.limits import Refusal
 from facerec.service.uploads import Form, Places
 from facerec.statistics.operating_points import parse_rate
 
@@ -32,7 +32,7 @@ class GalleryFile:
         threshold: cosine from which on somebody is identified, in place of an FPIR.
 
     Raises:
-        MetricError: the FPIR is none that a gallery can have.
+        MetricError: the FPIR is no rate.
         ModelError: the gallery is of another model.
         DatasetError: it cannot be read.
     """
@@ -45,8 +45,7 @@ class GalleryFile:
         fpir: str = "1e-2",
         threshold: float | None = None,
     ) -> None:
-        if not 0 < parse_rate(fpir) < 1:
-            raise MetricError(f"fpir {fpir} suits no gallery; give a rate between 0 and 1")
+        parse_rate(fpir)
         self._path, self._recognizer = path, recognizer
         self._max_people, self._fpir, self._threshold = max_people, fpir, threshold
         self.gallery = self._read()
@@ -58,16 +57,15 @@ class GalleryFile:
         subject = form.subject
         new = subject not in self.gallery
         if new and len(self.gallery) >= self._max_people:
-            raise Refusal(
-                409, f"the gallery is full with {len(self.gallery):,} people; delete some first"
-            )
+            full = f"the gallery is full with {len(self.gallery):,} people; delete some first"
+            raise HTTPException(409, full)
         names, digests = np.full(len(vectors), subject), np.array([*map(image_digest, form.images)])
         images = replace(self._faces(vectors), subjects=names, digests=digests)
         with self._changing():
             report = self.gallery.enroll(images)
             if not report.images + report.repeated:
                 why = "; ".join(dict.fromkeys(report.failures.values()))
-                raise Refusal(422, f"no image can be enrolled: {why}")
+                raise HTTPException(422, f"no image can be enrolled: {why}")
         row = int(np.flatnonzero(self.gallery.subjects == subject)[0])
         return {
             "subject": subject,
@@ -87,8 +85,6 @@ class GalleryFile:
 
     def rename(self, vectors: Vectors, form: Form, places: Places) -> dict[str, Any]:
         """Give a person another name, and write the file, which keeps nothing of the old one."""
-        if form.new_subject in self.gallery:
-            raise Refusal(409, "somebody of the new name is in the gallery; choose another name")
         with self._changing(form.subject):
             self.gallery.rename(form.subject, form.new_subject)
         return {"subject": form.new_subject, "people": len(self.gallery)}
@@ -109,17 +105,11 @@ class GalleryFile:
 
     def identify(self, vectors: Vectors, form: Form, places: Places) -> dict[str, Any]:
         """Return an answer for each face, and the FPIR of the threshold."""
-        if not len(self.gallery.current()):
-            raise Refusal(404, "the gallery is empty, so nobody can be found; enrol people first")
         try:
-            point = self._point()
-        except MetricError as error:
-            raise Refusal(
-                501,
-                f"{error} (with the service stopped, by facerec enroll --impostors), or start the "
-                "service with --identify-threshold",
-            ) from error
-        found = self.gallery.identify(self._faces(vectors), threshold=point or self._threshold)
+            point = self._point() or self._threshold
+            found = self.gallery.identify(self._faces(vectors), threshold=point)
+        except MetricError as error:  # nobody is enrolled, or too few for the FPIR
+            raise HTTPException(501, str(error)) from error
         return {
             **found.to_json(places),
             "people": len(found.subjects),
@@ -153,13 +143,16 @@ class GalleryFile:
             subject: who must be in it.
         """
         if subject is not None and subject not in self.gallery:
-            raise Refusal(404, "nobody of that name is in the gallery")
+            raise HTTPException(404, "nobody of that name is in the gallery")
         self._known = None
         try:
             yield
             self.gallery.write(self._path)
-        except BaseException:
+        except BaseException as error:
             self.gallery = self._read()
+            if isinstance(error, FacerecError):  # a name that is taken, or a full disk
+                status = 409 if isinstance(error, DatasetError) else 507
+                raise HTTPException(status, str(error)) from error
             raise
 
     def _read(self) -> Gallery:

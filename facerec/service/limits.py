@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from facerec.base.errors import FacerecError, RecipeError
+from facerec.base.errors import FacerecError
 from facerec.base.files import open_file
 from facerec.base.limits import Count, Flags, NonNegative, Positive
 
@@ -19,14 +19,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-
-
-class Refusal(Exception):
-    """A request that gets no result, with its HTTP status and one sentence."""
-
-    def __init__(self, status: int, sentence: str) -> None:
-        super().__init__(sentence)
-        self.status = status
 
 
 @dataclass(frozen=True)
@@ -66,7 +58,8 @@ class Access:
     """
 
     allow_origin: tuple[str, ...] = ()
-    """Sites whose pages may use the service, for example https://app.example."""
+    """Sites whose pages may use the service, as browsers name them, in lower case without a path:
+    https://app.example:8443."""
     allow_host: tuple[str, ...] = ()
     """Names by which this service is called in addresses, besides localhost and --host."""
     trust_proxy: tuple[str, ...] = ()
@@ -75,14 +68,6 @@ class Access:
     token_file: Path | None = None
     """File with the token that requests which change the gallery or list its people must show; its
     owner alone may read it."""
-
-    def __post_init__(self) -> None:
-        for origin in self.allow_origin:
-            if not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/*\s]+", origin):
-                raise RecipeError(
-                    f"--allow-origin {origin}: a site is named in lower case without a path, for "
-                    "example https://app.example:8443"
-                )
 
     @functools.cached_property
     def token(self) -> bytes | None:
@@ -105,26 +90,20 @@ class Access:
             )
         return token
 
-    def check_site(self, request: Request) -> None:
-        """Refuse what a page of another site had its visitor's browser send."""
+    def is_own_site(self, request: Request) -> bool:
+        """Tell that no page of another site had its visitor's browser send a request."""
         host = request.headers.get("host", "").lower()
         reached = (request.scope.get("server") or [""])[0]
         known = _name(host) in {*LOOPBACK, *map(_name, self.allow_host), reached}
         origins = set(request.headers.getlist("origin")) - {f"http://{host}", f"https://{host}"}
         sites = set(request.headers.getlist("sec-fetch-site")) - {"same-origin", "none"}
-        if not known or not origins.issubset(self.allow_origin) or (sites and not origins):
-            raise Refusal(
-                403,
-                "the request is for a host of another name (start with --allow-host NAME) or from "
-                "a page of another site (--allow-origin ORIGIN)",
-            )
+        return known and origins.issubset(self.allow_origin) and not (sites and not origins)
 
-    def check_token(self, request: Request) -> None:
-        """Refuse whoever does not show the token where there is one."""
+    def is_shown_token(self, request: Request) -> bool:
+        """Tell whether a request shows the token, where there is one."""
         scheme, _, shown = request.headers.get("authorization", "").partition(" ")
         given = shown.strip().encode() if scheme.lower() == "bearer" else b""
-        if self.token is not None and not hmac.compare_digest(given, self.token):
-            raise Refusal(401, "people's names take the token: send Authorization: Bearer TOKEN")
+        return self.token is None or hmac.compare_digest(given, self.token)
 
 
 ANYBODY = Access()

@@ -17,16 +17,17 @@ import anyio
 import numpy as np
 from pydantic import TypeAdapter
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
-from facerec.base.errors import ImageError
+from facerec.base.errors import ImageError, message_line
 from facerec.base.names import same_name
 from facerec.embedding.align import Which
 from facerec.embedding.recognizer import FaceRecognizer, read_photo
 from facerec.records.decode import image_size
 from facerec.service.batching import Faces, Metrics
-from facerec.service.limits import Bounds, Refusal
+from facerec.service.limits import Bounds
 
 Fields = list[tuple[str, bytes]]
 """Names and contents of the fields of a form, or of JSON in its place."""
@@ -41,6 +42,21 @@ LARGE = 8
 
 NAME_CHARACTERS = 200
 """Longest name of a person."""
+
+PARTS = 1000
+"""Parts of a form, or marks of JSON, that a body may have beside those of its images: far more than
+a request needs, so that nothing nests, or becomes many objects."""
+
+
+def at_most(most: int, count: int, what: str) -> None:
+    """Refuse a request that has more of something than one may have.
+
+    Raises:
+        HTTPException: it has.
+    """
+    if count > most:
+        how = "send fewer or smaller images"
+        raise HTTPException(413, f"{count:,} {what}, where a request may have {most:,}; {how}")
 
 
 @dataclass(eq=False)
@@ -71,65 +87,56 @@ class Bodies:
         metrics.pending.set_function(lambda: sum(not body.whole for body in self._held))
 
     @contextlib.asynccontextmanager
-    async def whole(self, request: Request, most: int) -> AsyncIterator[Fields]:
+    async def whole(self, request: Request) -> AsyncIterator[Fields]:
         """Give the form of a request once it is whole, whatever its header says of the length.
 
         Args:
             request: whose body it is.
-            most: fields that it may have.
 
         Raises:
-            Refusal: it is no form, too large, late or in the way, or the client leaves.
+            HTTPException: it is no form, too large, late or in the way.
+            ClientDisconnect: the client leaves.
         """
         seconds = self._bounds.timeout_s
         address = request.client.host if request.client else ""
         body = _Body(address, anyio.move_on_after(seconds))
         kind = request.headers.get("content-type", "")
         self._held[body] = None
-        self.make_room(self._most)
+        self._make_room()
         try:
             with body.reading:
-                fields = await parse_body(self._chunks(body, request), kind, most)
+                chunks = self._chunks(body, request)
+                fields = await parse_body(chunks, kind, PARTS + 2 * self._bounds.max_images)
             if body not in self._held:
-                raise Refusal(503, "the service is busy with other bodies; try again in a second")
+                busy = "the service is busy with other bodies; try again in a second"
+                raise HTTPException(503, busy)
             if body.reading.cancelled_caught:
-                raise Refusal(408, f"the body did not arrive within {seconds:g} seconds")
+                raise HTTPException(408, f"the body did not arrive within {seconds:g} seconds")
             yield fields
         finally:
             self._held.pop(body, None)
 
     async def _chunks(self, body: _Body, request: Request) -> AsyncGenerator[bytes, None]:
         limit = self._bounds.max_body_bytes
-        too_large = Refusal(
-            413, f"a request may have {limit:,} bytes; send fewer or smaller images"
-        )
-        if int(request.headers.get("content-length", 0)) > limit:
-            raise too_large
-        try:
-            async for chunk in request.stream():
-                body.size += len(chunk)
-                if body.size > limit:
-                    raise too_large
-                if body in self._held:
-                    self._held[body] = self._held.pop(body)
-                self.make_room(self._most)
-                yield chunk
-        except ClientDisconnect as error:
-            raise Refusal(400, "the connection closed before the body was complete") from error
+        at_most(limit, int(request.headers.get("content-length", 0)), "bytes")
+        async for chunk in request.stream():
+            body.size += len(chunk)
+            at_most(limit, body.size, "bytes")
+            if body in self._held:
+                self._held[body] = self._held.pop(body)
+            self._make_room()
+            yield chunk
         body.whole = True
 
-    def make_room(self, most: int) -> None:
-        """Let bodies give way until one address has at most half of ``most``, and all have it.
-
-        Of 0 bytes, all that are on their way do.
-        """
+    def _make_room(self) -> None:
+        """Let bodies give way until no address has more than half of the bytes that all may."""
         while True:
             pending: Counter[str] = Counter()
             for body in self._held:
                 pending[body.address] += 0 if body.whole else max(body.size, self._least)
             total = sum(max(body.size, self._least) for body in self._held)
             address, heaviest = max(pending.items(), key=lambda item: item[1], default=("", 0))
-            if not heaviest or (heaviest <= most // 2 and total <= most):
+            if not heaviest or (heaviest <= self._most // 2 and total <= self._most):
                 return
             own = (body for body in self._held if body.address == address and not body.whole)
             silent = next(own)
@@ -158,26 +165,17 @@ def read_form(fields: Fields, names: Sequence[str], bounds: Bounds) -> Form:
         bounds: on images and their pixels.
 
     Raises:
-        Refusal: a field that is unknown, missing or there too often, or too many pixels.
+        HTTPException: a field that is unknown, missing or there too often, or too many pixels.
         ImageError: what is no image.
     """
-    found: dict[str, list[bytes]] = {name: [] for name in names}
-    for name, content in fields:
-        if name not in found:
-            raise Refusal(400, f"the form may have {' and '.join(names)}; leave other fields out")
-        found[name].append(content)
+    if {name for name, _ in fields} != {*names}:
+        listed = " and ".join(names)
+        raise HTTPException(400, f"the form must have the fields {listed}, and may have no others")
+    found = {name: [content for own, content in fields if own == name] for name in names}
     images = found.pop("images", [])
-    if not images and "images" in names:
-        raise Refusal(400, "the form holds no image; send one or more in fields called images")
-    if len(images) > bounds.max_images:
-        raise Refusal(413, f"a request may hold {bounds.max_images} images; send several requests")
+    at_most(bounds.max_images, len(images), "images")
     sizes = [image_size(image, f"image {i}") for i, image in enumerate(images)]
-    if (pixels := sum(height * width for height, width in sizes)) > bounds.max_pixels:
-        raise Refusal(
-            413,
-            f"the images have {pixels:,} pixels, more than the limit of {bounds.max_pixels:,} for "
-            "those of a request; scale them down, or send several requests",
-        )
+    at_most(bounds.max_pixels, sum(height * width for height, width in sizes), "pixels")
     return Form(images, sizes, **{field: _read_name(found[field], field) for field in found})
 
 
@@ -185,11 +183,8 @@ def _read_name(given: Sequence[bytes], field: str) -> str:
     text = given[0].decode("utf-8", "replace") if len(given) == 1 else ""
     name = same_name(text.strip())
     if not name.isprintable() or "\ufffd" in name or not 0 < len(name) <= NAME_CHARACTERS:
-        raise Refusal(
-            400,
-            f"name one person in a field called {field}, in 1 to {NAME_CHARACTERS} printable "
-            "characters of UTF-8",
-        )
+        signs = f"1 to {NAME_CHARACTERS} printable characters of UTF-8"
+        raise HTTPException(400, f"name one person in a field called {field}, in {signs}")
     return name
 
 
@@ -207,7 +202,7 @@ def decode_faces(
     Raises:
         ImageError: an image without a face, or that does not decode, or nobody knows whose it is,
             or a crop that lies otherwise than the network expects.
-        Refusal: too many faces.
+        HTTPException: too many faces.
     """
     faces: list[Any] = []
     places: Places = []
@@ -220,9 +215,31 @@ def decode_faces(
         notes.append(note)
         faces += [face for face, _ in found]
         places += [{"image": i, "face": k, "box": box} for k, (_, box) in enumerate(found, 1)]
-    if len(faces) > most:
-        raise Refusal(413, f"{len(faces):,} faces, more than the limit of {most:,}; cut photos up")
+    at_most(most, len(faces), "faces")
     return np.stack(faces), places, [*filter(None, notes)]
+
+
+async def parse_body(chunks: AsyncGenerator[bytes, None], content_type: str, most: int) -> Fields:
+    """Return the fields of a multipart body as it comes, or of a JSON object once it is there.
+
+    Raises:
+        HTTPException: another kind of body, a damaged one, or of more than so many parts.
+    """
+    kind = content_type.partition(";")[0].strip().lower()
+    try:
+        if kind == "application/json":
+            body = b"".join([chunk async for chunk in chunks])
+            return await asyncio.to_thread(_parse_json, body, most)
+        if kind == "multipart/form-data":
+            return await _parse_form(chunks, content_type, most)
+    except (MultiPartException, ValueError, RecursionError) as error:
+        raise HTTPException(
+            400,
+            f"the body is no whole form, or no JSON object of texts ({message_line(error)}); send "
+            "a list of images in base64, and a name as one text",
+        ) from error
+    kinds = "multipart/form-data or application/json"
+    raise HTTPException(415, f"send {kinds}, with fields called images or subject")
 
 
 class _Parser(MultiPartParser):
@@ -235,66 +252,34 @@ class _Parser(MultiPartParser):
         self.ended = True
 
 
-async def parse_body(chunks: AsyncGenerator[bytes, None], content_type: str, most: int) -> Fields:
-    """Return the fields of a multipart body as it comes, or of a JSON object once it is there.
-
-    Raises:
-        Refusal: another kind of body, a damaged one, or more than so many fields.
-        ImageError: an image that is no base64, in JSON.
-    """
-    kind = content_type.partition(";")[0].strip().lower()
-    if kind == "application/json":
-        body = b"".join([chunk async for chunk in chunks])
-        return await asyncio.to_thread(_parse_json, body, most)
-    if kind != "multipart/form-data":
-        kinds = "multipart/form-data or application/json"
-        raise Refusal(415, f"send {kinds}, with fields called images or subject")
+async def _parse_form(chunks: AsyncGenerator[bytes, None], kind: str, most: int) -> Fields:
     # Of what it reads as Latin-1, the last of several charsets, the bytes can be had again.
-    headers = Headers({"content-type": f"{content_type}; charset=latin-1"})
-    parts = dict.fromkeys(("max_files", "max_fields"), most + 1)
+    headers = Headers({"content-type": f"{kind}; charset=latin-1"})
+    parts = dict.fromkeys(("max_files", "max_fields"), most)
     parser = _Parser(headers, chunks, **parts, max_part_size=sys.maxsize)
-    try:
-        await parser.parse()
-        fields = [
-            (name, part.encode("latin-1") if isinstance(part, str) else part.file.read())
-            for name, part in parser.items
-        ]
-    except (MultiPartException, UnicodeError):  # the latter for names that are no UTF-8
-        parser.ended = False
-    if len(parser.items) > most:
-        raise Refusal(413, f"a request may hold {most} fields; send several requests")
+    await parser.parse()
     if not parser.ended:
-        raise Refusal(
-            400, "the multipart body is malformed, or ends before its last boundary; send it again"
-        )
-    return fields
+        raise MultiPartException("it ends before its last boundary")
+    return [
+        (name, part.encode("latin-1") if isinstance(part, str) else part.file.read())
+        for name, part in parser.items
+    ]
 
 
 def _parse_json(body: bytes, most: int) -> Fields:
     """Return the fields of a JSON object, in which a list stands for several of one name."""
-    # A request needs few of these, and base64 none: nothing nests, or becomes many objects.
-    if sum(map(body.count, (b"[", b"{", b","))) > 3 * (most + NAME_CHARACTERS):
-        raise Refusal(413, f"a request may hold {most} texts; send several requests")
-    try:
-        # As pairs, since a name may come twice; strictly, as a list is no object.
-        read = json.loads(body, object_pairs_hook=list)
-        return [
-            (name, _decode(text, i) if name == "images" else text.encode())
-            for name, value in _TEXTS.validate_python(read, strict=True)
-            for i, text in enumerate([value] if isinstance(value, str) else value)
-        ]
-    except (ValueError, RecursionError) as error:  # of JSON, of its types, of half a character
-        raise Refusal(
-            400,
-            "the body is no JSON object of texts in UTF-8; send images as a list of them in "
-            "base64, and a name as one",
-        ) from error
+    if sum(map(body.count, (b"[", b"{", b","))) > most:
+        raise ValueError("it has more texts than a request needs")
+    # As pairs, since a name may come twice; strictly, as a list is no object.
+    read = json.loads(body, object_pairs_hook=list)
+    return [
+        (name, _decode(text) if name == "images" else text.encode())
+        for name, value in _TEXTS.validate_python(read, strict=True)
+        for text in ([value] if isinstance(value, str) else value)
+    ]
 
 
-def _decode(text: str, number: int) -> bytes:
+def _decode(text: str) -> bytes:
     """Return what base64 stands for, with or without line breaks and ``data:…,`` before it."""
     code = re.sub("^data:[^,]*,", "", text).encode().translate(None, b" \t\r\n")
-    try:
-        return base64.b64decode(code, validate=True)
-    except ValueError as error:
-        raise ImageError(f"image {number}: no base64 ({error}); send its bytes so") from error
+    return base64.b64decode(code, validate=True)

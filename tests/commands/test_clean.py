@@ -108,8 +108,13 @@ def test_embeddings_of_another_set_are_refused(workplace, refused):
 
 @pytest.mark.parametrize(
     "arguments, word",
-    [(["faces", "--out", "p.csv"], "--embeddings"), (["e.npz", "--out", "p.txt"], ".csv")],
+    [
+        (["faces", "--out", "p.csv"], "--embeddings"),
+        (["e.npz", "--embeddings", "e.npz", "--out", "p.csv"], "leave out"),
+        (["unnamed.npz", "--out", "p.csv"], "0 of 84 images have"),
+    ],
 )
 def test_flags_that_do_not_fit_are_refused(workplace, refused, arguments, word):
+    write_embeddings("unnamed.npz", replace(read_embeddings("e.npz"), subjects=None))
     assert word in refused(main, *arguments)
     assert not (workplace / "p.csv").exists()

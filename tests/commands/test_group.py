@@ -46,7 +46,7 @@ def test_groups_are_named_enrolled_and_extended(
     assert rows["remark"].iloc[181] == "no face"
     assert {file.stat().st_mode & 0o777 for file in Path("out").iterdir()} == {0o600}
     named = ["enroll", "out/embeddings.npz", "--subjects", "out/groups.csv", "--gallery", "g.npz"]
-    assert "no group has a name" in refused(enroll.main, *named[1:])
+    assert "nobody could" in refused(enroll.main, *named[1:])
     rows.loc["0.jpg", "subject_id"] = "ada"
     rows.to_csv("out/groups.csv")
     enroll.main(named[1:])

@@ -97,7 +97,6 @@ def test_it_serves_until_it_is_told_to_stop(path: Path, stop: signal.Signals) ->
         (["absent.onnx"], "absent.onnx: no such model"),
         (["absent.onnx", "--max-batch", "0"], "--max-batch must be at least 1"),
         (["MODEL", "--fpr", "often"], "target 'often' is not a rate"),
-        (["MODEL", "--allow-origin", "*"], "--allow-origin *: a site is named"),
         (["MODEL", "--gallery", "g.npz", "--host", "0.0.0.0"], "give a --token-file"),
         (["MODEL", "--gallery", "MODEL"], "no gallery"),
         (["MODEL", "--port", "70000"], "cannot listen there"),

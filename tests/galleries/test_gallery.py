@@ -57,7 +57,7 @@ def test_a_probe_without_direction_finds_nobody() -> None:
     vectors, names = people(5)
     found = gallery(vectors, names)
     probes = np.stack([vectors[2], np.zeros(16), np.full(16, np.nan)])
-    answers = found.identify(probes, threshold=0.9, count=1)
+    answers = found.identify(embeddings(probes), threshold=0.9, count=1)
     assert answers[0].subject == "person 2" and answers[0].score == pytest.approx(1)
     assert len(answers[0].candidates) == 1 and answers[0].margin > 0
     for lost in (answers[1], answers[2]):
@@ -112,15 +112,15 @@ def test_questions_without_an_answer_are_refused() -> None:
             act(embeddings(vectors, names, "cd" * 32))
     assert len(found) == 4 and found.calibration is None
     with pytest.raises(MetricError, match="calibrated"):
-        found.identify(vectors, fpir="1e-2")
+        found.identify(embeddings(vectors), fpir="1e-2")
     # With neither, candidates are listed and nobody is named.
-    listed = found.identify(vectors)
+    listed = found.identify(embeddings(vectors))
     assert listed.threshold is None and listed.fpir is None
     assert all(answer.subject is None and answer.candidates for answer in listed)
     with pytest.raises(MetricError, match="empty"):
         Gallery(found.space).search(vectors)
-    with pytest.raises(DatasetError, match="named"):
-        found.enroll(embeddings(vectors))
+    unnamed = found.enroll(embeddings(vectors))
+    assert not unnamed.images and len(unnamed.failures) == 4
 
 
 # --- calibration -----------------------------------------------------------------------------
@@ -232,7 +232,7 @@ def test_a_gallery_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_damaged_galleries_end_in_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / "g.npz"
-    with pytest.raises(DatasetError, match="cannot be read"):
+    with pytest.raises(DatasetError, match="No such file"):
         Gallery.read(path)
     vectors, names = people(6)
     found = gallery(vectors, names)
@@ -258,16 +258,16 @@ def test_damaged_galleries_end_in_a_sentence(tmp_path: Path) -> None:
             Gallery.read(path)
 
 
-@pytest.mark.parametrize("stored", [True, False])
-def test_a_photo_counts_once(tmp_path: Path, stored: bool) -> None:
+@pytest.mark.parametrize("stored", ["digests", "empty", "none"])
+def test_a_photo_counts_once(tmp_path: Path, stored: str) -> None:
     """A template is the mean over distinct photos, whether they come at once, again or later."""
     vectors, _ = people(4)
     first, second, third, other = vectors
     rows = np.stack([first, second, first, other])
 
     def made(vectors: Any, names: str, *texts: str) -> Embeddings:
-        told = {"digests": digests(*texts)} if stored else {}
-        return embeddings(vectors, [*names], **told)
+        told = {"digests": digests(*texts), "empty": np.zeros(len(texts), "S32"), "none": None}
+        return embeddings(vectors, [*names], digests=told[stored])
 
     found = gallery_of(made(rows, "aaab", *"1214"))
     report = found.enroll(made(np.stack([second, third, third]), "aaa", *"233"))
@@ -356,27 +356,28 @@ def test_who_has_expired_is_as_good_as_deleted(tmp_path: Path, index: Any) -> No
     again = Gallery.read(tmp_path / "g.npz")
     assert again.expired.tolist() == [0, 7, 59]
     for options in ({"fpir": "0.2"}, {"threshold": 0.5}, {}):
-        some = [g.identify(vectors, index=index, **options) for g in (found, again, without)]
+        some = [
+            g.identify(embeddings(vectors), index=index, **options) for g in (found, again, without)
+        ]
         assert list(some[0]) == list(some[1]) == list(some[2])
         assert some[0].fpir == some[1].fpir == some[2].fpir
     # Whoever is enrolled with a new day is found again; without one, the old day stays.
     found.enroll(embeddings(vectors[:8], names[:8]))
-    assert found.identify(vectors[:1], threshold=0.9)[0].subject is None
+    assert found.identify(embeddings(vectors[:1]), threshold=0.9)[0].subject is None
     found.enroll(embeddings(vectors[:1], names[:1]), expires=date(2999, 1, 1))
-    assert found.identify(vectors[:1], threshold=0.9)[0].subject == names[0]
+    assert found.identify(embeddings(vectors[:1]), threshold=0.9)[0].subject == names[0]
 
 
-def test_files_from_before_have_no_dates_and_no_digests(tmp_path: Path) -> None:
+def test_who_came_when_is_kept_and_other_formats_are_refused(tmp_path: Path) -> None:
     found, path = gallery(*people(6)), tmp_path / "g.npz"
     assert (abs(np.datetime64("now") - found.enrolled) < np.timedelta64(60, "s")).all()
     found.write(path)
     assert (Gallery.read(path).enrolled == found.enrolled).all()
     arrays = dict(np.load(path))
     arrays["note"] = np.array(str(arrays["note"]).replace("gallery 2", "gallery 1"))
-    later = ("enrolled", "expires", "digests", "digest_rows")
-    np.savez(path, **{name: arrays[name] for name in arrays if name not in later})
-    old = Gallery.read(path)
-    assert np.isnat(old.enrolled).all() and old.current() is old and not len(old.digests)
+    np.savez(path, **arrays)
+    with pytest.raises(DatasetError, match="it is 'facerec gallery 1'"):
+        Gallery.read(path)
 
 
 def test_one_person_under_two_names_and_a_lamb_are_named() -> None:
@@ -406,7 +407,7 @@ def test_a_name_is_one_person_in_any_form(name: str) -> None:
     assert not report.enrolled and report.extended == (COMPOSED,) and len(found) == 5
     assert name in found and found.images[0] == 2
     probe = vectors[0] / np.linalg.norm(vectors[0]) + vectors[5] / np.linalg.norm(vectors[5])
-    assert found.identify(probe[None], threshold=0.99)[0].subject == COMPOSED
+    assert found.identify(embeddings(probe[None]), threshold=0.99)[0].subject == COMPOSED
     # An impostor of that name is the one who is enrolled.
     calibration = found.calibrate(embeddings(vectors[5:], [name]))
     assert calibration.probe_subjects.tolist() == [0]
@@ -423,7 +424,7 @@ def test_a_calibration_tells_evidence_of_templates_of_one_image(tmp_path: Path) 
     made.score_calibration = known
     made.write(tmp_path / "g.npz")
     probes = vectors[:30] + 0.5 * people(30, seed=1)[0]
-    found = Gallery.read(tmp_path / "g.npz").identify(probes, threshold=0.5, among=1000)
+    found = Gallery.read(tmp_path / "g.npz").identify(embeddings(probes), threshold=0.5, among=1000)
     assert found[0].evidence is found[0].probability is None  # two images are in its template
     for answer in list(found)[1:]:
         expected = known.evidence(answer.score)
@@ -432,5 +433,5 @@ def test_a_calibration_tells_evidence_of_templates_of_one_image(tmp_path: Path) 
     assert found.likeness is None
     ones = gallery(vectors, names)
     ones.score_calibration = known
-    told = ones.identify(probes).likeness
+    told = ones.identify(embeddings(probes)).likeness
     assert told is not None and told.low < told.factor < told.high

@@ -136,7 +136,7 @@ MULTIPART = {"Content-Type": "multipart/form-data; boundary=x"}
     [
         (form(b"GIF89a not a face"), 422, "image 0: .*no JPEG, PNG"),
         (form(JPEG[:-100]), 422, "lacks its end marker"),
-        (form(FACE[:-100]), 422, "does not decode"),
+        (form(FACE[:-100]), 422, "cannot be read"),
         (form(png_header(6_000, 5_000)), 413, "30,000,000 pixels.* 90,000"),
         (form(png_header(60_000, 50_000)), 422, "image 0: "),  # a bomb
         (form(*[FACE] * 5), 413, "5 images"),

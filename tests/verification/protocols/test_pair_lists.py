@@ -445,7 +445,6 @@ def test_parquet_in_two_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ("flat", "a b 1\na b\n", "line 2: 'a b'"),
         ("flat", "a /etc/passwd 1\n", "line 1: '/etc/passwd'"),
         ("flat", "a,b,label\n", "no pairs"),
-        ("agedb", "MATLAB 7.3 MAT-file", "SciPy cannot load it"),
         ("ytf", "", "there is no format 'ytf'; give --format, one of lfw"),
     ],
 )

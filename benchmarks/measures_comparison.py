@@ -155,11 +155,11 @@ def declared_rows(name: str, families: Sequence[Sequence[SeedMean]]) -> list[Row
         5 + _allowance(len(families)),
     )
     rows.append(Row(name_of_any, of_families, "%", bar, remark=told))
-    for kind in ("over_seeds", "joint"):
+    for kind, title in (("over_seeds", "over seeds"), ("interval", "joint")):
         intervals = [getattr(comparison, kind) for comparison in every]
         covered = sum(interval.low <= 0 <= interval.high for interval in intervals)
         told = f"{covered:,} of {len(every):,}; the bar is 95 % less 1.64 binomial errors"
-        what = f"{name}: coverage of 95 % intervals, {kind.replace('_', ' ')}"
+        what = f"{name}: coverage of 95 % intervals, {title}"
         bar = 95 - _allowance(len(every))
         rows.append(Row(what, 100 * covered / len(every), "%", bar, "higher", told))
     return rows

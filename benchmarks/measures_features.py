@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -116,10 +115,16 @@ def _power_of(
     base, arm = Arm("base", loss), Arm("arm", loss, SEC(weight=1.0))
     means = [100 * _pool(trainer, each, ON_FEATURES, seeds)[0].mean(axis=1) for each in (base, arm)]
     differences = means[1] - means[0]
-    finds = partial(smallest_difference, differences, 0.05 / pairs)
-    smallest = finds(seeds=design)
+
+    def finds(count: int) -> float | None:
+        """Return what so many seeds with the spread of these would find."""
+        spread = np.linspace(-1, 1, count)
+        alike = spread * differences.std(ddof=1) / spread.std(ddof=1)
+        return smallest_difference(alike, 0.05 / pairs)
+
+    smallest = finds(design)
     enough = next(
-        (n for n in range(2, 51) if (found := finds(seeds=n)) is not None and found <= _POINTS),
+        (n for n in range(2, 51) if (found := finds(n)) is not None and found <= _POINTS),
         "more than 50",
     )
     return Row(

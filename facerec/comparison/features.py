@@ -39,7 +39,11 @@ class FeatureData:
 
 @dataclass(eq=False, kw_only=True)
 class FeatureSet(ImageSet):
-    """Features of classes 0 … C−1, each class with at least two images, and a reader of batches."""
+    """Features of classes 0 … C−1, each class with at least two images, and a reader of batches.
+
+    Attributes:
+        size: how many features an image has, K.
+    """
 
     features: Features
     """As they were stored, ``(n, K)``."""
@@ -49,13 +53,9 @@ class FeatureSet(ImageSet):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.features = self.features[self._kept]
+        self.size = self.features.shape[1]
         if self.second_views is not None:
             self.second_views = self.second_views[self._kept]
-
-    @property
-    def size(self) -> int:
-        """How many features an image has, K."""
-        return self.features.shape[1]
 
     def train(self, positions: NDArray[np.int64], seed: int, epoch: int) -> Tensor:
         """Return features ``(B, K)``; where a batch holds an image again, its second view.

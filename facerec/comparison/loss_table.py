@@ -124,12 +124,9 @@ def _pml(name: str, *, unit: bool = False, columns: bool = True) -> Callable[...
     return make
 
 
-def _margin_loss(shape: Shape, **settings: Any) -> Formula:
-    return _pml("MarginLoss")(shape, learn_beta=True, **settings)
-
-
-def _margin_per_class(shape: Shape, **settings: Any) -> Formula:
-    return _margin_loss(shape, num_classes=shape.num_classes, **settings)
+def _margin_loss(shape: Shape, per_class: bool = False, **settings: Any) -> Formula:
+    count = shape.num_classes if per_class else None
+    return _pml("MarginLoss")(shape, learn_beta=True, num_classes=count, **settings)
 
 
 def _miner(kind: str, margin: float | None, seed: int) -> nn.Module | None:
@@ -266,7 +263,7 @@ TABLE: dict[str, Entry] = {
         miner=_among("none", "distance_weighted"),
     ),
     "MarginPerClass": _row(
-        _margin_per_class,
+        partial(_margin_loss, per_class=True),
         best_lr=2.65e-4,
         margin=_margin(0.2, best=0.0779),
         beta=_distance(1.2, best=0.9796),

@@ -61,7 +61,7 @@ class _Row:
         return int(getattr(self, "settings", {}).get("views", 1))
 
 
-@dataclass(frozen=True, init=False, repr=False)
+@dataclass(frozen=True, init=False)
 class MetricLoss(_Row):
     """A loss of the table by its name, such as ``MetricLoss("Triplet", margin=0.1)``."""
 
@@ -81,15 +81,10 @@ class MetricLoss(_Row):
         own, values = TABLE[name].settings, {**(settings or {}), **given}
         for key in values:
             check(Literal[tuple(own)], key, name, "a setting")
-        filled = {key: values.get(key, each.default) for key, each in own.items()}
-        object.__setattr__(self, "name", name)
-        object.__setattr__(
-            self, "settings", {k: _checked(name, k, v, own[k]) for k, v in filled.items()}
-        )
-
-    def __repr__(self) -> str:
-        settings = (f"{key}={value!r}" for key, value in self.settings.items())
-        return f"{self.name}({', '.join(settings)})"
+        filled = {
+            k: _checked(name, k, values.get(k, each.default), each) for k, each in own.items()
+        }
+        vars(self).update(name=name, settings=filled)  # as it is frozen
 
     @property
     def cosine_factor(self) -> float:

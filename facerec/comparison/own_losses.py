@@ -57,7 +57,7 @@ def own_loss(given: Any, **settings: Setting) -> MetricLoss:
         ...     same = labels[:, None] == labels
         ...     return (torch.cdist(embeddings, embeddings)[same] - margin).relu().mean()
         >>> own_loss(pull, margin=searched(0.1, 0.0, 1.0))
-        pull(margin=0.1)
+        MetricLoss(name='pull', settings={'margin': 0.1})
     """
     from_file = isinstance(given, str)
     name = given if from_file else getattr(given, "__name__", type(given).__name__)

@@ -318,6 +318,4 @@ def _set(root: T, name: str, value: Any) -> T:
     first, _, rest = name.partition(".")
     if rest:
         value = _set(getattr(root, first), rest, value)
-    if isinstance(root, MetricLoss):
-        return replace(root, settings={**root.settings, first: value})
     return replace(root, **{first: value})  # type: ignore[type-var]

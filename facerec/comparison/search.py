@@ -69,7 +69,6 @@ class Search:
         self, comparison: Comparison, data: dict[str, Any], folder: Path, url: str | None = None
     ) -> None:
         self.comparison = comparison
-        self._known: dict[str, list[Trial]] = {arm.name: [] for arm in comparison.arms}
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._where = where = url or f"sqlite:///{folder / 'trials.db'}"
         # Another comparison of this name in the same storage has other trials.
@@ -124,8 +123,8 @@ class Search:
 
     def trials(self, arm: Arm) -> tuple[Trial, ...]:
         """Return the trials that ended, in order, for whoever knows nothing of storages."""
-        found = self._known[arm.name]
-        for trial in self.finished(arm)[len(found) :]:  # they end one after the other
+        found = []
+        for trial in self.finished(arm):
             setting = {r.field: r.value(trial.params[r.field]) for r in arm.ranges}
             fits = _stored_fits(trial)
             scores = tuple(fit["score"] for fit in fits)

@@ -334,13 +334,10 @@ def _arm(
             conclusion = "difference detected"
         elif smallest is not None:
             conclusion = "none detected at this precision"
-    lost = [f"{each.arm.name}: {_missing(each)}" for each in (result, base) if not each.runs]
     return row | {
         "claim": claim,
-        "seeds": headline.total if headline else 0,
         "declared": declared,
         "unfair": unfair,
-        "unpaired": "" if headline else "; ".join(lost) or "no seed was scored in both",
         "smallest": smallest,
         "conclusion": conclusion,
     }

@@ -57,11 +57,11 @@ def pair_table(summary: Summary) -> Table:
 
     def cells(pair: Any) -> list[Cell | str]:
         row = summary.headline(pair.Index, change=True)
-        p = [None] * 2 if row is None else [row["p"], row["p_holm"]]
+        seeds, *p = [0, None, None] if row is None else map(row.get, ("denominator", "p", "p_holm"))
         return [
             f"{pair.Index} − {pair.against}",
-            str(int(pair.seeds)),
-            difference_cell(summary, pair.Index, *HEADLINE, pair.unpaired),
+            str(seeds),
+            difference_cell(summary, pair.Index, *HEADLINE, "no seed was scored in both"),
             *map(words.p_value, p),
             _hundredfold(pair.smallest),
             difference_cell(summary, pair.Index, "trials", HEADLINE[1]),

@@ -145,13 +145,9 @@ def test_an_arm_that_diverges_does_not_end_the_comparison(images: Path, tmp_path
 def test_a_folder_of_another_comparison_is_refused(images: Path, tmp_path: Path) -> None:
     plan = comparison(images, arms=(BASE,), trials=1, repetitions=1)
     run(plan, tmp_path)
-    with pytest.raises(
-        ComparisonError, match=r"manifest\.json: .* with another comparison\.trials; take"
-    ):
+    with pytest.raises(ComparisonError, match=r"manifest\.json: .* comparison\.trials; take"):
         run(replace(plan, trials=2), tmp_path)
-    with pytest.raises(
-        ComparisonError, match=r"another comparison\.arms\.CosFace\.loss_lr, .*\.arms\.more;"
-    ):
+    with pytest.raises(ComparisonError, match=r"arms\.CosFace\.loss_lr, comparison\.arms\.more;"):
         more = (replace(BASE, loss_lr=0.5), replace(BASE, name="more"))
         run(replace(plan, arms=more), tmp_path)
     (images / "class03" / "0.png").rename(images / "class03" / "moved.png")

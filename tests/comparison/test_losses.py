@@ -394,11 +394,7 @@ def test_search_ranges_hold_defaults_and_published_optima(config: Any) -> None:
     [
         ("NTXent", {"temperature": 0.0}, "NTXent: temperature must be finite and above 0"),
         ("Triplet", {"miner": "soft"}, "must be one of 'none', 'semihard'"),
-        (
-            "Triplet",
-            {"margn": 0.1},
-            "Triplet: a setting must be one of 'margin', 'miner', found 'margn'",
-        ),
+        ("Triplet", {"margn": 0.1}, "a setting must be one of 'margin', 'miner', found 'margn'"),
         ("PmlSphereFace", {"margin": 1.5}, "PmlSphereFace: margin must be int, found 1.5"),
         ("Tripplet", {}, "name must be one of 'Contrastive', .* found 'Tripplet'"),
     ],

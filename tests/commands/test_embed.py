@@ -194,7 +194,7 @@ def test_bad_images_are_counted_or_end_the_command(
     for path in paths[3:15]:
         path.write_bytes(path.read_bytes()[:300])
     sentence = refused(main, "--model", "run", "--images", "images", "--out", "e.npz")
-    assert sentence.startswith("images/person 0/00.jpg: the ")
+    assert sentence.startswith("images/person 0/00.jpg: cannot be read")
     assert not Path("e.npz").exists() and not Path("e.npz.parts").exists()
     embed("--images", "images", "--out", "e.npz", "--on-error", "skip")
     found = read_embeddings("e.npz")

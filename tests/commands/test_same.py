@@ -164,7 +164,7 @@ def test_faces_of_a_photo(
 
 @pytest.mark.parametrize(
     ("photo", "words"),
-    [("gone.png", "cannot"), (".", "cannot"), ("text.png", "neither"), ("wide.png", "limit")],
+    [("gone.png", "cannot"), (".", "cannot"), ("text.png", "no JPEG"), ("wide.png", "limit")],
 )
 def test_what_is_no_photo(place: Path, refused: Refused, photo: str, words: str) -> None:
     Path("text.png").write_text("no photo")

@@ -88,7 +88,7 @@ WRITTEN: dict[str, tuple[str, Callable[[Path], object]]] = {
     "file": (".g.npz.lock", lambda folder: entered(atomic_path(folder / "g.npz"))),
     "folder": (".out.lock", lambda folder: entered(atomic_folder(folder / "out"))),
     "staged": (".last.lock", lambda folder: entered(staged_folder(folder, last="last"))),
-    "beside": (".g.npz.enrol.lock", lambda f: entered(exclusive(f / "g.npz", suffix=".enrol"))),
+    "beside": (".g.npz.enrol.lock", lambda f: entered(exclusive(f / "g.npz.enrol"))),
     "metrics": ("metrics.jsonl", write_metrics),
     "turn": ("locks/turn", take_turn),
     "truncated": ("any", lambda folder: open_file(folder / "any", "w")),

@@ -179,9 +179,7 @@ def full_disk_sentence(path: Path, error: OSError, then: str = "run the same com
 
 
 @contextlib.contextmanager
-def exclusive(
-    path: str | os.PathLike[str], *, suffix: str = "", file: bool = False
-) -> Iterator[None]:
+def exclusive(path: str | os.PathLike[str], *, file: bool = False) -> Iterator[None]:
     """Let one process at a time write ``path``, and sweep what a killed one left beside it.
 
     The lock is ``flock`` on the hidden file ``.NAME.lock``, which ends with its process however
@@ -190,7 +188,6 @@ def exclusive(
     Args:
         path: a file or folder that the block writes; its parent folder is made if needed, and is
             gone again if the block leaves it empty.
-        suffix: of NAME in the lock's name: a lock beside the one that each writing takes.
         file: it is to be a file, see `check_place`.
 
     Raises:
@@ -200,25 +197,23 @@ def exclusive(
     final = Path(path)
     check_place(final, file=file)
     made = [folder for folder in final.parents if not folder.exists()]
-    guarded = final.parent / f"{final.name}{suffix}"
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
-        lock = _lock(guarded)
+        lock = _lock(final)
     except BlockingIOError as problem:
         raise FacerecError(
-            f"{final}: {_owner(guarded)} is writing it; wait until that ends, or choose another "
-            "name"
+            f"{final}: {_owner(final)} is writing it; wait until that ends, or choose another name"
         ) from problem
     except OSError as problem:
         raise FacerecError(full_disk_sentence(final, problem)) from problem
     try:
         if lock is not None:
-            _sweep(guarded)
+            _sweep(final)
         yield
     finally:
         if lock in _held:
             # Removed while it is held: whoever waits for this file looks for a new one.
-            _lock_path(guarded).unlink(missing_ok=True)
+            _lock_path(final).unlink(missing_ok=True)
             _held.remove(lock)
             os.close(lock)
         with contextlib.suppress(OSError):  # the first that holds something

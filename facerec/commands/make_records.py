@@ -105,8 +105,8 @@ def _from_photos(
     photos, target = SubjectFolders(source), how.crops or out
     assert target is not None
     make.check_outside(photos, target)
-    if how.crops is not None and how.crops.exists() and any(how.crops.iterdir()):
-        raise DatasetError(f"{how.crops}: holds something already; choose a new or empty folder")
+    if how.crops is not None:
+        make.check_new(how.crops)
     parts, table = (target.with_name(f"{target.name}{end}") for end in (".parts", "_photos.csv"))
     with exclusive(parts):
         lines = cut_faces(photos, how, parts, on_error, progress)

@@ -600,7 +600,8 @@ class Gallery:
         Raises:
             DatasetError: another process has claimed it.
         """
-        return exclusive(path, suffix=".update")
+        # A lock beside the one that each writing takes.
+        return exclusive(f"{path}.update")
 
     def write(self, path: str | Path) -> None:
         """Write the gallery whole or not at all; only the owner may read the file.

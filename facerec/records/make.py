@@ -154,6 +154,16 @@ def check_outside(images: SubjectFolders, out: Path) -> None:
         )
 
 
+def check_new(out: Path) -> None:
+    """Refuse to make a folder where something is.
+
+    Raises:
+        DatasetError: ``out`` is a file, or no empty folder.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise DatasetError(f"{out}: holds something already; choose a new or empty folder")
+
+
 def apply_proposals(
     source: str | os.PathLike[str],
     proposals: str | os.PathLike[str],
@@ -258,8 +268,7 @@ def export_folder(
         RecordError: a record is damaged (``on_error="error"``).
     """
     images, out = RecordImages(records, on_error="skip"), Path(out)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise DatasetError(f"{out}: holds something already; choose a new or empty folder")
+    check_new(out)
     list_path = images.path.with_suffix(".lst")
     paths = read_list(list_path) if list_path.is_file() else {}
     keys, labels = images.keys.tolist(), images.labels.tolist()

@@ -247,19 +247,16 @@ def class_of(
         RecordError: the label is no class.
     """
     labels, index = np.atleast_1d(record.label), label_index or 0
-    if (label_index is None and record.flag >= 3) or not 0 <= index < len(labels):
-        raise RecordError(
-            f"{where}: {len(labels)} labels, as in a pack for object detection, of which "
-            f"label_index {label_index} names none as the class; choose one from 0"
-        )
-    value = float(labels[index])
     limit = min(num_classes or CLASS_LIMIT, CLASS_LIMIT)
+    known = 0 <= index < len(labels) and (label_index is not None or record.flag < 3)
+    value = float(labels[index]) if known else np.nan
     # NaN fails every comparison, infinity the upper one.
     if not 0 <= value < limit or not value.is_integer():
         announced = " that the file `property` beside it announces" if num_classes else ""
         raise RecordError(
-            f"{where}: label {value:.9g} is not a class, a whole number from 0 below the "
-            f"{limit:,}{announced}; mend or remove the record, or what announces its classes"
+            f"{where}: label {index} of its {len(labels)} labels ({labels[:3].tolist()}) is not a "
+            f"class, a whole number from 0 below the {limit:,}{announced}; mend or remove the "
+            "record, or what announces its classes; of three labels or more label_index names one"
         )
     return int(value)
 

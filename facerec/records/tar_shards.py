@@ -53,14 +53,11 @@ IMAGE = "image"
 LABEL_KEYS = ("label", "cls", "class", "identity", "subject_id")
 """Of these, the first that an object in a ``.json`` has is the label."""
 
-_LABELS = (".cls", ".json", ".txt")
-_MAX_LABEL = 1 << 20
-"""Bytes of a label; captions and metadata of others may be long, a person's name is not."""
+_LABELS = {".cls": 1 << 20, ".json": 1 << 20, ".txt": 64}
+"""Bytes of a label at most: what is longer is a caption, or metadata without a person's name."""
 
 _FORMAT = 5
 _MAX_INDEX = 16 << 30
-_MAX_NUMBER = 64
-"""Bytes of a number in a text, with what is around it; whatever is longer is a caption."""
 
 _NUMBER = re.compile(rb"-?[0-9]{1,15}")
 
@@ -271,17 +268,14 @@ def _label(
     path: Path, file: IO[bytes], fields: dict[str, tuple[int, int]], key: bytes
 ) -> tuple[bytes, str]:
     """Return the label of a sample in UTF-8 and its field, both empty if it has none."""
-    for field in _LABELS:
+    for field, most in _LABELS.items():
         offset, size = fields.get(field, (0, 0))
-        caption = field == ".txt"
-        if field not in fields or (caption and size > _MAX_NUMBER):
+        if field not in fields or size > most:
             continue
         advice = "write it again, as a label in UTF-8 or JSON"
         with reading(f"{path}, sample {_text(key)}, {field}", DatasetError, advice, ValueError):
-            if size > _MAX_LABEL:
-                raise ValueError(f"{size:,} bytes, at most {_MAX_LABEL:,} are read")
             content = os.pread(file.fileno(), size, offset)
-            value: Any = content.decode(errors="replace" if caption else "strict")
+            value: Any = content.decode(errors="replace" if field == ".txt" else "strict")
             if field == ".json":
                 value = parse_json(value)
             if isinstance(value, dict):

@@ -96,7 +96,7 @@ def test_real_packs(shared_data):
 @pytest.mark.parametrize(("name", "flag"), [("benz_train", 9), ("pyth_val", 19)])
 def test_detection_packs_need_a_label_index(shared_data, name, flag):
     path = shared_data / f"records/{name}.rec"
-    with pytest.raises(RecordError, match=rf"{name}\.rec, key 0, offset 0: {flag} labels"):
+    with pytest.raises(RecordError, match=rf"{name}\.rec, key 0, offset 0: .* {flag} labels"):
         RecordImages(path)
     records = RecordImages(path, label_index=2)
     assert (records.layout, records.read(1).flag) == ("im2rec", flag)
@@ -157,7 +157,7 @@ def test_property(tmp_path):
     side.write_text("4,112,112")
     records = RecordImages(path)
     for action in (records.load_labels, lambda: records.sample(3)):
-        with pytest.raises(RecordError, match=r"key 4, offset .*label 4 is.*`property`"):
+        with pytest.raises(RecordError, match=r"key 4, offset .*\[4\.0\].*`property`"):
             action()
     assert RecordImages(path, on_error="skip").labels.tolist() == [0, 0, 1, -1]
 

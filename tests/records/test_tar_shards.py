@@ -129,7 +129,6 @@ def test_what_lies_beside_samples_is_passed_over(tmp_path: Path) -> None:
         (sample("a", 0, -1), ("sample a", "-1")),
         (sample("a", 0, "{", "json"), ("sample a", ".json")),
         (sample("a", 0, '{"label": 1.5}', "json"), ("sample a", "1.5")),
-        (sample("a", 0, "x" * (1 << 21)), ("sample a", ".cls")),
         ([("a.cls", b"\xff"), ("a.jpg", b"")], ("sample a", "UTF-8")),
         ([("README", b"")], ("no samples",)),
     ],
@@ -182,6 +181,9 @@ def test_images_without_labels(tmp_path: Path) -> None:
     assert images.labels.tolist() == [0, -1] and images.encoded(1) == picture(1)
     with pytest.raises(DatasetError, match=r"t\.tar, sample b: it has no label.*1 of 2"):
         open_dataset(Data(folder), 0)
+    long = write_tar(tmp_path / "long.tar", sample("a", 0, "x" * (1 << 21)))
+    with pytest.raises(DatasetError, match="sample a: it has no label"):
+        open_dataset(Data(long), 0)
     bare = write_tar(tmp_path / "none" / "t.tar", [("b.jpg", picture(1))]).parent
     with pytest.raises(DatasetError, match="1 of 1"):
         open_dataset(Data(bare, on_error="skip"), 0)

@@ -91,19 +91,17 @@ def enroll(
     export = also.export
     detector = embedder.aligner if isinstance(embedder.aligner, Detector) else None
     changes, today = delete or expire, datetime.now(timezone.utc).date()
+    nothing = images is None and (expires or not (changes or impostors or export))
+    mixed = images is None or subjects is None or impostors
+    itself = images is None or (old and old.resolve() == gallery.resolve())
     refuse(
         {
-            "there is nothing to do: name images, or people to --delete": images is None
-            and (expires or not (changes or impostors or export)),
+            "there is nothing to do: name images, or people to --delete": nothing,
             f"--expires {expires}: that day is over; give a later one": expires and expires < today,
-            "--group goes with images and --subjects, and without --impostors": group
-            and (images is None or subjects is None or impostors),
-            f"{export}: let its name end in .parquet, as the format is that": export
-            and export.suffix.lower() != ".parquet",
-            f"--old {old}: name images of its people, and another --gallery": old
-            and (images is None or old.resolve() == gallery.resolve()),
-            "--face chooses among faces that a detector finds; name it with --align": face
-            and detector is None,
+            "--group goes with images and --subjects, and without --impostors": group and mixed,
+            f"{export}: let its name end in .parquet": export and export.suffix != ".parquet",
+            f"--old {old}: name images of its people, and another --gallery": old and itself,
+            "--face chooses among faces that --align finds; name a detector": face and not detector,
         }
     )
     if old is not None:

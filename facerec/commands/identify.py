@@ -94,8 +94,7 @@ def identify(
     refuse(
         {
             "--fpir and --threshold are two ways to say one thing; give one": fpir and given,
-            "--strangers and --old go with a bridge; name it with --bridge": upgrade != Upgrade()
-            and bridge is None,
+            "--strangers and --old go with --bridge": bridge is None and (strangers or old),
             "cosines of two networks have no threshold in common; give --fpir": old and given,
         }
     )

@@ -24,20 +24,6 @@ _IDENTICAL = 1 - 2.0**-13
 """Cosine from which on two images are one, whatever else is in the set."""
 
 
-class _ClosePairs:
-    """Collects the pairs of images with a score at or above a threshold."""
-
-    def __init__(self, threshold: float) -> None:
-        self._low, self._high = np.array([[[threshold]], [[np.inf]]])
-        self.found: list[tuple[Ints, Ints, Floats]] = []
-
-    def __call__(self, tile: Tile) -> None:
-        row, column, scores = tile.reaching(self._low, self._high)
-        first, second = tile.rows.start + row, tile.columns.start + column
-        kept = (first < second) & (scores >= self._low[0, 0])
-        self.found.append((first[kept], second[kept], scores[kept]))
-
-
 def duplicates(
     members: Members,
     rank: Floats,
@@ -65,13 +51,19 @@ def duplicates(
     Raises:
         MetricError: there is no pair of images with one label, or with two.
     """
-    threshold = _least_cosine(members)
+    low, high = np.array([[[_least_cosine(members)]], [[np.inf]]])
+    pairs: list[tuple[Ints, Ints, Floats]] = []
+
+    def collect(tile: Tile) -> None:
+        row, column, scores = tile.reaching(low, high)
+        first, second = tile.rows.start + row, tile.columns.start + column
+        kept = (first < second) & (scores >= low[0, 0])
+        pairs.append((first[kept], second[kept], scores[kept]))
+
     sample = Sample(members.vectors, members.label, device, 1024, progress)
-    kernels = sample.tiles.visit(
-        lambda: _ClosePairs(threshold), "looking for duplicates", None if across else sample.near
-    )
-    parts = zip(*(part for kernel in kernels for part in kernel.found), strict=True)
-    *places, scores = (np.concatenate(part) for part in parts)
+    spans = None if across else sample.near
+    sample.tiles.visit(lambda: collect, "looking for duplicates", spans)
+    *places, scores = (np.concatenate(part) for part in zip(*pairs, strict=True))
     close = np.sort(members.order[np.stack(places, axis=1)], axis=1)
     order = np.argsort(rank[close], axis=1, kind="stable")
     kept, gone = np.take_along_axis(close, order, axis=1).T

@@ -249,7 +249,7 @@ class Gallery:
         known = np.zeros(count, "U1") if embeddings.subjects is None else embeddings.subjects
         stored = np.zeros(count, "S1") if embeddings.digests is None else embeddings.digests
         lengths = row_norms(vectors)
-        why = np.full(count, "", object)  # an image is left out
+        why = np.full(count, "", object)  # it is left out; empty for what is enrolled
         why[~(lengths > 0)] = "its embedding has no direction"
         why[known == ""] = "nobody says who is on it"
         # Names of folders may be any bytes.

@@ -155,7 +155,6 @@ FEW = random_calibration(probes=5, entries=3)[0]
         (look_alikes(1.0), "1e-2", 1000, "two names"),
         (FEW, "1e-3", 1000, "impostors"),
         (FEW, "0", 5, "FPIR 0 in"),
-        (FEW, "2", 5, "rate between 0 and 1"),
     ],
 )
 def test_thresholds_that_cannot_be_told_are_refused(

@@ -252,9 +252,6 @@ def test_a_body_larger_than_it_says_or_without_a_length(client: Any) -> None:
     # A large length is refused before any of the body comes.
     status, text = talk(client, HEAD + b"Content-Length: 99999999999\r\n\r\n")
     assert status == 413 and "have 200,000" in text
-    for length in (b"-1", b"many", b"9" * 30, b"3\r\nContent-Length: 4"):
-        status, _ = talk(client, HEAD + b"Content-Length: " + length + b"\r\n\r\n")
-        assert status in (400, 413)
     assert client.get("/healthz").status_code == 200
 
 

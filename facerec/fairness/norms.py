@@ -82,11 +82,9 @@ def norm_figures(sample: SubjectNorms) -> dict[str, dict[str, Estimate]]:
     The mean is that of subjects' means, in which everybody counts once and which tests compare. The
     SD between subjects is beyond what few images each explain.
     """
-    counts = sample.counts.astype(np.float64)
-    means = sample.means
-    squares = np.bincount(
-        sample.subjects, weights=(sample.norms - means[sample.subjects]) ** 2
-    ).astype(np.float64)
+    counts, means = sample.counts.astype(np.float64), sample.means
+    squares = (sample.norms - means[sample.subjects]) ** 2
+    squares = np.bincount(sample.subjects, squares).astype(np.float64)
     return {
         name: _figures(means[own], squares[own], counts[own])
         for name, own in members(sample.names, sample.groups)

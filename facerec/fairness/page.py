@@ -167,14 +167,13 @@ def lead(audit: Audit) -> str:
 def group_sizes(audit: Audit) -> list[str]:
     """Say how large the groups of each attribute are, before anything is found of them."""
     told = []
-    for grouping, groups in audit.facts["groups"].items():
+    for grouping in audit.groupings:
         known = names.select(audit.rows, names.SUBJECTS, "size", grouping=grouping)
         unit, column = "subjects", "value"
         if known.empty:
             known = names.select(audit.rows, names.FAILED, grouping=grouping)
             unit, column = "sides of pairs", "denominator"
-        of = dict(zip(known["group"], known[column].astype(int), strict=True))
-        sizes = {group: of[group] for group in groups["shown"]}
+        sizes = dict(zip(known["group"], known[column].astype(int), strict=True))
         each = ", ".join(f"{group} {size:,} {unit}" for group, size in sizes.items())
         if len(sizes) > _MOST_SIZES:
             ends = f"{min(sizes.values()):,} to {max(sizes.values()):,}"

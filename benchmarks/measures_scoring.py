@@ -86,7 +86,7 @@ def wrong_counts(images: int) -> tuple[int, int]:
         other, mated = block[later & ~same], block[later & same]
         for line, edge in zip(counts, edges, strict=True):
             line += np.count_nonzero(other >= edge), np.count_nonzero(mated < edge)
-    told = [(table.false_matches, table.false_non_matches) for table in found.tables]
+    told = [(table.false_matches, int(table.missed.sum())) for table in found.tables]
     return found.mated + found.non_mated, int((counts != told).sum())
 
 

@@ -130,7 +130,7 @@ def open_set(
     images = bench.images
     if isinstance(bench, TemplateBench):
         # Persons are those of templates, which may share images.
-        return Opened(images, {"kind": "bench", **bench.source}, lambda: None, bench.aligner())
+        return Opened(images, {"kind": "bench", **bench.source}, lambda: None, bench.aligner)
     numbers = bench.pairs.subjects
     subjects = None if numbers is None else numbers.astype(np.str_)
     if isinstance(images, PackImages) and bench.subjects_from != INFERRED:

@@ -47,7 +47,7 @@ class Figures(Flags):
         """Return the rates; refuse what cannot be written, before minutes of work.
 
         Raises:
-            FacerecError: no rate, a folder of others, or a file inside it; or no calibration.
+            FacerecError: no rate, a folder of others, or no calibration.
         """
         from facerec.verification.page import check_report_folder
 
@@ -58,11 +58,6 @@ class Figures(Flags):
             raise MetricError("groups take --calibration, --subjects and --group; give all three")
         if self.out is not None:
             check_report_folder(self.out)
-            if self.json is not None and self.json.resolve().is_relative_to(self.out.resolve()):
-                raise MetricError(
-                    f"{self.json}: lies in {self.out}, which holds the report and nothing else; "
-                    "choose another folder"
-                )
         return exact_rates(self.fpr)
 
 
@@ -105,15 +100,6 @@ def tell(sides: Sequence[Verified], figures: Figures, console: Console) -> None:
             print_result(comparisons[name], console)
     for search in searches:
         print_result(search, console)
-    if figures.json is not None:
-        found = {
-            "results": [result.to_json() for result in first.results.values()],
-            "comparisons": [comparison.to_json() for comparison in comparisons.values()],
-            "identification": [search.to_json() for search in searches],
-        }
-        document: dict[str, Any] = {name: every for name, every in found.items() if every}
-        write_json(figures.json, {"facerec": facerec.__version__, "schema": SCHEMA, **document})
-        console.print(f"figures: {figures.json}")
     if figures.out is not None:
         page = write_report(
             figures.out,
@@ -123,6 +109,15 @@ def tell(sides: Sequence[Verified], figures: Figures, console: Console) -> None:
             command=command_line(),
         )
         console.print(f"report: {figures.out / page.name}")
+    if figures.json is not None:
+        found = {
+            "results": [result.to_json() for result in first.results.values()],
+            "comparisons": [comparison.to_json() for comparison in comparisons.values()],
+            "identification": [search.to_json() for search in searches],
+        }
+        document: dict[str, Any] = {name: every for name, every in found.items() if every}
+        write_json(figures.json, {"facerec": facerec.__version__, "schema": SCHEMA, **document})
+        console.print(f"figures: {figures.json}")
 
 
 def read_ratio(path: Path) -> ScoreCalibration:

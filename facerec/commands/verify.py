@@ -169,7 +169,7 @@ def _embed(
         print_notes([constant(found) or ""], console)
     else:
         found = embedder.embed(
-            path, bench.images, console, bench.aligner(), network=source, told=told
+            path, bench.images, console, bench.aligner, network=source, told=told
         )
     print_notes([unlike_note(found, "counted in all figures")], console)
     if not isinstance(bench, TemplateBench):

@@ -135,10 +135,8 @@ class Bench:
     """What a reader must know, one sentence each."""
     source: Mapping[str, Any] = field(default_factory=dict)
     """Files with their SHA-256, and the format, as JSON types."""
-
-    def aligner(self) -> Aligner | None:
-        """Return what crops faces by points that come with the bench; None without any."""
-        return None
+    aligner: Aligner | None = None
+    """What crops faces by points that come with the bench; None without any."""
 
 
 def pack_bench(path: str | Path) -> Bench:
@@ -256,6 +254,5 @@ def find_pack(name_or_path: str | Path, data: Path | None = None) -> Path:
 
 def bench_folders(data: Path | None) -> list[Path]:
     """Return the folders that benches are looked for in, which need not be there."""
-    environment = os.environ.get("FACEREC_DATA")
-    given = [data, Path(environment) if environment else None, Path("data")]
-    return list(dict.fromkeys(folder for folder in given if folder is not None))
+    given = data, os.environ.get("FACEREC_DATA"), "data"
+    return list(dict.fromkeys(Path(folder) for folder in given if folder))

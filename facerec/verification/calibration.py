@@ -15,7 +15,6 @@ from scipy.special import stdtrit
 
 from facerec.backbones.preprocessing import Preprocessing
 from facerec.base.defaults import ALL_PAIRS_TARGETS
-from facerec.base.devices import choose_device
 from facerec.base.errors import MetricError
 from facerec.base.progress import Progress
 from facerec.base.recipe import from_dict
@@ -174,14 +173,12 @@ def _compare_groups(
     for name, own in shifts.items():
         counts = counted[name]
         cost, interval = cost_of(values, counts)
-        others = [counted[other] for other in shifts if other != name]
+        others = [
+            (other.mated, other.non_mated, other.images)
+            for other in (counted[each] for each in shifts if each != name)
+        ]
         if others:
-            joined = ScoreCounts(
-                *(
-                    np.concatenate([getattr(each, kind) for each in others])
-                    for kind in ("mated", "non_mated", "images")
-                )
-            )
+            joined = ScoreCounts(*map(np.concatenate, zip(*others, strict=True)))
             p_values.append(shift_p_value(own, shift(told, joined) or own))
         limits = _too_high(own)
         rows.append(
@@ -356,7 +353,7 @@ def count_scores(vectors: ArrayLike, subjects: ArrayLike) -> ScoreCounts:
     Raises:
         MetricError: no mated or no non-mated pair of usable images.
     """
-    return _count(Sample(vectors, subjects, choose_device("cpu")))
+    return _count(Sample(vectors, subjects))
 
 
 def _count(sample: Sample, spans: NDArray[np.int64] | None = None) -> ScoreCounts:

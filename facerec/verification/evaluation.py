@@ -41,9 +41,6 @@ AREAS = ("1e-1", "1e-2")
 
 XNORM = "norm, insightface’s “XNorm”"
 
-MANY_LOST = 0.01
-"""Share of pairs without a score beyond which a result says that it is over acquired pairs."""
-
 
 def evaluate(
     scores: ArrayLike,
@@ -320,13 +317,8 @@ def _notes(
     """Collect what makes the figures doubtful."""
     notes, total = [], int(np.count_nonzero(~pairs.itself))
     if failures:
-        notes.append(
-            f"{len(failures)} of {total} pairs have no score (failure to acquire) and are "
-            f"left out of all rates; the first is pair {failures[0].pair}: {failures[0].reason}"
-        )
-    if len(failures) > MANY_LOST * total:
-        kept = total - len(failures)
-        said = f"accuracy and all rates are over acquired pairs only: {kept} of {total}"
+        said = f"{len(failures)} of {total} pairs have no score (failure to acquire) and are left "
+        said += f"out of all rates; the first is pair {failures[0].pair}: {failures[0].reason}"
         if accuracy is not None:
             worst = 100 * (accuracy.events or 0) / total
             said += f"; with lost pairs counted as errors, the accuracy is {worst:.2f} %"

@@ -73,8 +73,7 @@ def identify(
     for gallery in bench.galleries:
         estimates, remarks = _identify(matrix, bench.probes, gallery)
         notes += [f"{bench.name}, gallery {gallery.name}: {remark}" for remark in remarks]
-        for (figure, target), estimate in estimates.items():
-            rows.append(figure_row(figure, estimate, target, bench=name, gallery=gallery.name))
+        rows += (figure_row(*each, bench=name, gallery=gallery.name) for each in estimates)
     if len(bench.galleries) > 1:
         figures = tidy(rows)
         shared = figures[figures.figure.isin(AVERAGED)].groupby(["figure", "target"], sort=False)
@@ -90,8 +89,8 @@ def identify(
 
 def _identify(
     matrix: NDArray[np.floating], probes: SearchSet, gallery: SearchSet
-) -> tuple[dict[tuple[str, str], Estimate], list[str]]:
-    """Return the figures of one gallery by name and target, and what a reader must know."""
+) -> tuple[list[tuple[str, Estimate, str]], list[str]]:
+    """Return name, figure and target of all of one gallery, and what a reader must know."""
     mine, theirs = matrix[probes.templates], matrix[gallery.templates]
     searches = search_gallery(mine, probes.subjects, theirs, gallery.subjects, max(RANKS))
     mated = searches.mated
@@ -103,7 +102,7 @@ def _identify(
     )
     if not mates.size:
         raise MetricError(f"gallery {gallery.name}: none of its searches is mated; get the lists")
-    found: dict[tuple[str, str], Estimate] = {}
+    found: list[tuple[str, Estimate, str]] = []
     for target in FPIR_TARGETS if others.size else ():
         point = tpir_at_fpir(searches, target)
         identified = (places == 1) & (mates >= point.threshold)
@@ -116,10 +115,9 @@ def _identify(
             of = np.unique(np.concatenate([subjects, others]), return_inverse=True)[1]
             scored = ScoredComparisons(scores, np.arange(scores.size) < listed.size, (of, of))
             tpir = scored.tpr_interval(scored.roc.tpr_at_fpr(target))
-        whole = TprEstimate.of(point, tpir, realised, ("TPIR", "FPIR", "searches"))
-        found |= {(figure, at): estimate for figure, estimate, at in whole.figures()}
+        found += TprEstimate.of(point, tpir, realised, ("TPIR", "FPIR", "searches")).figures()
     for rank in RANKS:
-        found["rank", str(rank)] = Estimate.of_share(_share(places <= rank, subjects))
+        found.append(("rank", Estimate.of_share(_share(places <= rank, subjects)), str(rank)))
     remarks = [] if others.size else ["every search is mated, so there is no FPIR"]
     lost = [int(np.isnan(row_norms(side)).sum()) for side in (mine, theirs)]
     if any(lost):

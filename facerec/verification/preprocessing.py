@@ -155,6 +155,7 @@ def try_preprocessing(
     placed = [Way(preprocessing, best) for preprocessing in likely(model)]
     candidates = [*dict.fromkeys([Way(model.preprocessing, model.shift), *placed])]
     pairs, scores = bench.pairs[chosen], []
+    first, second = np.searchsorted(used, [pairs.first, pairs.second])
     total, doing = len(candidates) * len(used), "trying ways of preprocessing"
     for number, candidate in enumerate(candidates):
         embeddings = embed_images(
@@ -166,9 +167,7 @@ def try_preprocessing(
             indices=used,
             progress=section(progress, doing, number * len(used), total),
         )
-        vectors = np.full((len(bench.images), model.embedding_size), np.nan, np.float32)
-        vectors[used] = embeddings.vectors
-        scores.append(score_pairs(vectors, pairs.first, pairs.second))
+        scores.append(score_pairs(embeddings.vectors, first, second))
     return _rank(bench, chosen, candidates, np.array(scores), placements)
 
 

@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
 from facerec.cosines.unit_rows import real_matrix, row_norms
-from facerec.embedding.align import Aligner, KnownPoints
 from facerec.verification.bench import Bench
 
 NOBODY = -1
@@ -51,21 +50,12 @@ class TemplateBench(Bench):
     """Media id, ``(r,)``: images of one template that share it are frames of one video."""
     template_ids: NDArray[np.str_]
     """Name of each template, ``(T,)``."""
-    points: NDArray[np.float32] | None = None
-    """Five points (x, y) of every image in its pixels, ``(m, 5, 2)``."""
     detector_scores: NDArray[np.float32] | None = None
     """Confidence of the face detector, ``(m,)``."""
     probes: SearchSet | None = None
     """Searches of 1:N; None where their lists are not there."""
     galleries: tuple[SearchSet, ...] = ()
     """Each is searched with all probes; figures are averaged over them."""
-
-    def aligner(self) -> Aligner | None:
-        """Return what crops faces by the points of the bench; None if it has none."""
-        if self.points is None:
-            return None
-        points = dict(zip(self.images.ids.tolist(), self.points, strict=True))
-        return KnownPoints(points, method="points of the bench")
 
 
 class TemplateVectors(NamedTuple):

@@ -21,7 +21,6 @@ from facerec.commands.calibrate import main
 from facerec.commands.embed import main as embed
 from facerec.commands.same import main as same
 from facerec.commands.verify import main as verify
-from facerec.commands.verify_scores import main as verify_scores
 from facerec.embedding import recognizer, save_model
 from facerec.embedding.calibration import ModelCalibration
 from facerec.embedding.extraction import Embeddings
@@ -248,7 +247,4 @@ def test_a_calibration_of_another_model_judges_nothing(place: Path, refused: Ref
     assert "another model" in refused(verify, *words, "--calibration", "other.json")
     assert "calibration" in refused(verify, *words, "--calibration", "pairs.csv")
     assert "no likelihood ratio" in refused(verify, *words, "--calibration", "silent.json")
-    groups = ["--calibration", "c.json", "--subjects", "who.csv", "--group", "kind"]
-    Path("s.csv").write_text("label,score\n1,0.9\n0,0.1\n1,0.8\n0,0.2\n")
-    assert "scores alone" in refused(verify_scores, "s.csv", *groups)
     assert "give all three" in refused(verify, *words, "--calibration", "c.json", "--group", "k")

@@ -262,5 +262,4 @@ def test_quality_of_images_and_refusals(
     without = "FNMR without the lowest {} % of {}".format
     assert {without(20, "q"), without(5, "raw norm")} <= {*found}
     assert f"0 of {len(ids)} images have no number" in " ".join(capsys.readouterr().out.split())
-    Path("S.csv").write_text("1,0.9\n0,0.1\n")
     assert "scores alone" in refused(verify_scores, "S.csv", "--quality", "Q.csv")

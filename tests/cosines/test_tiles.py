@@ -85,7 +85,7 @@ def test_counts_at_thresholds_that_scores_tie_with(kinds: None) -> None:
     np.testing.assert_array_equal(found.mated_scores, np.sort(scores[same]))
     for line in found.tables:
         assert line.false_matches == np.count_nonzero(scores[~same] >= line.threshold)
-        assert line.false_non_matches == np.count_nonzero(~(scores[same] >= line.threshold))
+        assert line.missed.sum() == np.count_nonzero(~(scores[same] >= line.threshold))
     for target, line in zip((0.1, 0.001), found.tables[-2:], strict=True):
         higher = np.sort(scores[~same])[::-1]
         allowed = int(target * higher.size)

@@ -235,9 +235,9 @@ def test_a_fold_without_a_score_leaves_the_others() -> None:
     matrix, same = make_embeddings()
     matrix[40:80] = np.nan  # pairs of the second fold
     result = run(matrix, same, compat="insightface")
-    scores, kept = score_rows(matrix), np.r_[:20, 40:200]
-    nine = fold_indices(180, 9)
-    assert result.folds["accuracy"] == kfold_accuracy(scores[kept], same[kept], nine)
+    kept = np.r_[:20, 40:200]
+    parts = score_rows(matrix)[kept], same[kept], fold_indices(180, 9)
+    assert result.folds["accuracy"] == kfold_accuracy(*parts)
     assert result.folds["insightface"].folds == 9 and "9 folds" in result.accuracy.remark
     matrix[80:] = np.nan
     assert run(matrix, same, fpr=["1e-1"]).accuracy is None

@@ -186,15 +186,12 @@ def _read(
     if table is not None:
         rows = list(table.rows([table.columns[columns.index(name)] for name in wanted]))
     else:
-        places, rows = [columns.index(name) for name in wanted], []
-        for line, text in read_lines(path):
-            fields = _fields(text)
-            if len(fields) != len(columns):
-                raise DatasetError(
-                    f"{path}, line {line}: {text[:60]!r} does not have {len(columns)} fields "
-                    "as the first line has; mend the line"
-                )
-            rows.append((line, tuple(fields[place] for place in places)))
+        wanted, rows = columns, [(line, tuple(_fields(text))) for line, text in read_lines(path)]
+        if odd := next((line for line, fields in rows if len(fields) != len(columns)), None):
+            raise DatasetError(
+                f"{path}, line {odd}: it does not have {len(columns)} fields as the first line "
+                "has; mend the line"
+            )
     if not rows:
         raise DatasetError(f"{path}: there are no scores in it; check the file")
     lines, fields_of = zip(*rows, strict=True)

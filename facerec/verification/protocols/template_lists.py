@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from facerec.base.errors import DatasetError
 from facerec.base.names import same_name
+from facerec.embedding.align import KnownPoints
 from facerec.records.images import FolderImages
 from facerec.verification.bench import INFERRED, Pairs, infer_subjects
 from facerec.verification.protocols.lists import file_source
@@ -61,6 +62,7 @@ def read_ijb(root: str | Path, name: Literal["ijbb", "ijbc"]) -> TemplateBench:
         subjects = infer_subjects(Pairs(first, second, label == 1), len(templates))
         subjects_from = INFERRED
     files = [points_file, media_file, pairs_file, *(lists.values() if sets else ())]
+    known = dict(zip(points[0].tolist(), numbers[:, :10].reshape(-1, 5, 2), strict=True))
     return TemplateBench(
         name=name,
         images=FolderImages(Path(root) / "loose_crop", points[0].tolist()),
@@ -68,7 +70,7 @@ def read_ijb(root: str | Path, name: Literal["ijbb", "ijbc"]) -> TemplateBench:
         template_rows=template_rows.astype(np.int64),
         media_rows=media[2].to_numpy(),
         template_ids=templates.astype(np.str_),
-        points=numbers[:, :10].reshape(-1, 5, 2),
+        aligner=KnownPoints(known, method="points of the bench"),
         detector_scores=numbers[:, 10],
         pairs=Pairs(first, second, label == 1, subjects),
         subjects_from=subjects_from,

@@ -39,15 +39,10 @@ class ErrorTable:
     is the symmetric matrix); None if there are more than ``pair_limit`` false matches."""
 
     @property
-    def false_non_matches(self) -> int:
-        """Mated pairs below the threshold."""
-        return int(self.missed.sum())
-
-    @property
     def point(self) -> OperatingPoint:
         """The operating point of the target that there is."""
         images, mated = int(self.images.sum()), int(_mated(self.images).sum())
-        accepts = mated - self.false_non_matches, mated, self.false_matches
+        accepts = mated - int(self.missed.sum()), mated, self.false_matches
         pairs = images * (images - 1) // 2
         return OperatingPoint(str(self.target), self.threshold, *accepts, pairs - mated)
 

@@ -136,7 +136,7 @@ def test_a_group_of_one_rank(device: torch.device, tmp_path: Path) -> None:
         gathered = torch.empty_like(tensor)
         dist.all_gather_into_tensor(gathered, tensor)
         assert torch.equal(gathered, tensor)
-        assert torch.equal(all_gather(tensor, None), tensor)
+        assert torch.equal(all_gather(tensor), tensor)
         assert torch.equal(all_reduce_(tensor.clone(), None), tensor)
         assert torch.equal(gather_batch(tensor, None), tensor)
         trainer = trainer_on(device, recipe, tmp_path / "grouped")

@@ -87,7 +87,7 @@ class CheckpointError(FacerecError):
 
 
 class TrainingError(FacerecError):
-    """Training cannot go on, for example because a loss is not finite."""
+    """Training cannot go on: a loss that is not finite, a label out of range."""
 
 
 class DeviceError(FacerecError):

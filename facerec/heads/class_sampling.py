@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from facerec.heads.collectives import insist
+
 
 def sample_size(rate: float, num_local: int, batch_size: int) -> int:
     """Return how many of ``num_local`` classes a rank visits in a step.
@@ -46,7 +48,6 @@ def position_among(classes: Tensor, column: Tensor) -> Tensor:
     if not len(classes):
         return column
     position = torch.searchsorted(classes, column.clamp(min=0)).clamp(max=len(classes) - 1)
-    torch._assert_async(
-        ((column < 0) | (classes[position] == column)).all(), "a class of the batch was not drawn"
-    )
+    drawn = (column < 0) | (classes[position] == column)
+    insist(drawn.all(), "a class of the batch was not drawn; draw before each pass")
     return torch.where(column >= 0, position, -1)

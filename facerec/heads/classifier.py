@@ -17,7 +17,14 @@ from torch import Tensor, nn
 
 from facerec.base.devices import has_fast_bf16
 from facerec.heads.class_sampling import position_among, sample_classes, sample_size
-from facerec.heads.collectives import gather_batch, gather_equal, rank, shard_bounds, world_size
+from facerec.heads.collectives import (
+    gather_batch,
+    gather_equal,
+    insist,
+    rank,
+    shard_bounds,
+    world_size,
+)
 from facerec.heads.kernel_choice import KernelChoice, choose_kernel, obstacle
 from facerec.heads.margin_softmax import CenterUpdate, margin_softmax
 from facerec.heads.margins import AdaFace, Margin
@@ -215,7 +222,7 @@ class MarginClassifier(nn.Module):
             number: of the draw, such as the optimiser step; the same gives the same classes.
 
         Raises:
-            RuntimeError: as ``forward`` for labels.
+            TrainingError: as ``forward`` for labels.
         """
         self.classes, self.num_visited = None, self.num_classes
         if self.sample_rate == 1 and not self.unlabelled:
@@ -261,7 +268,7 @@ class MarginClassifier(nn.Module):
                 by default the ranks ask each other.
 
         Raises:
-            RuntimeError: batches differ in size between ranks, or a label lies outside [0, C). On
+            TrainingError: batches differ in size between ranks, or a label lies outside [0, C). On
                 CUDA these are device-side assertions, which do not make the host wait.
         """
         if all_labels is None:
@@ -314,8 +321,7 @@ class MarginClassifier(nn.Module):
     def _column(self, labels: Tensor) -> Tensor:
         """Return the local row of each label of the global batch, −1 where it is elsewhere."""
         good = (labels >= (-1 if self.unlabelled else 0)) & (labels < self.num_classes)
-        # Alike on all ranks, so that they stop together and none waits.
-        torch._assert_async(good.all(), f"a label lies outside [0, {self.num_classes})")
+        insist(good.all(), f"a label lies outside [0, {self.num_classes}), the classes of the head")
         column = labels - self.class_offset
         return torch.where((column >= 0) & (column < self.num_local), column, -1)
 

@@ -13,6 +13,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from facerec.base.errors import TrainingError
+
 # torch 2.13 renamed these two and warns of the old names, which releases before it need.
 _gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -39,6 +41,22 @@ def shard_bounds(num_rows: int, ranks: int, rank: int) -> tuple[int, int]:
     return start, min(size, num_rows - start)
 
 
+def insist(condition: Tensor, sentence: str) -> None:
+    """Stop where a condition does not hold.
+
+    Args:
+        condition: one truth value, alike on all ranks, or those where it holds wait for the others.
+        sentence: what is wrong.
+
+    Raises:
+        TrainingError: it is. On CUDA this is a device-side assertion; the host does not wait.
+    """
+    if condition.is_cuda:
+        torch._assert_async(condition, sentence)
+    elif not condition:
+        raise TrainingError(sentence)
+
+
 def all_reduce_(tensor: Tensor, maximum: bool = False) -> Tensor:
     """Sum, or take the maximum of, a tensor over ranks in place; without gradient."""
     if world_size() > 1:
@@ -63,15 +81,15 @@ def gather_equal(tensor: Tensor) -> Tensor:
     """Do as `all_gather`, after a small collective that sees to it that it can be done.
 
     Raises:
-        RuntimeError: the ranks gave different numbers of rows, of which libraries make wrong
-            results or none. On CUDA this is a device-side assertion; the host does not wait.
+        TrainingError: the ranks gave different numbers of rows, of which libraries make wrong
+            results or none; see `insist`.
     """
     if world_size() > 1:
         sizes = torch.full((2,), len(tensor), dtype=torch.int64, device=tensor.device)
         sizes[1].neg_()
         all_reduce_(sizes, maximum=True)
         what = "ranks gave batches of different sizes; drop the last partial batch"
-        torch._assert_async(sizes[0] == -sizes[1], what)
+        insist(sizes[0] == -sizes[1], what)
     return all_gather(tensor)
 
 

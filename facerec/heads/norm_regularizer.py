@@ -167,7 +167,7 @@ class NormRegularizer(nn.Module):
                 in eval mode, where the stored centre is used.
 
         Raises:
-            RuntimeError: batches differ in size between ranks (on CUDA a device-side assertion).
+            TrainingError: batches differ in size between ranks (on CUDA a device-side assertion).
         """
         config = self.config
         with torch.autocast(embeddings.device.type, enabled=False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import time
@@ -185,12 +186,11 @@ def _forget_after(path: Path, step: int) -> None:
         return
     kept = []
     for line in read_file(path, LIST).decode(errors="replace").splitlines():
-        try:
+        # There may be the half line of a process that was killed.
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
             entry = json.loads(line)
             again = entry["step"] == step and entry.get("kind") == "validation"
             if entry["step"] <= step and not again:
                 kept.append(line)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            continue  # the half line of a process that was killed
     with atomic_path(path) as temporary:
         temporary.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")

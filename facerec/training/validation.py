@@ -58,14 +58,13 @@ class PackValidator:
     Args:
         recipe: names the packs and how to preprocess.
         processes: this rank among its peers.
-        batch_size: images per forward pass.
 
     Raises:
         PackError: packs are missing, or one is malformed; nothing is skipped.
     """
 
-    def __init__(self, recipe: Recipe, processes: Processes, batch_size: int = 64) -> None:
-        self.recipe, self.processes, self.batch_size = recipe, processes, batch_size
+    def __init__(self, recipe: Recipe, processes: Processes) -> None:
+        self.recipe, self.processes = recipe, processes
         self.benches: dict[str, Bench] = {
             name: pack_bench(find_pack(name, recipe.validation.data))
             for name in recipe.validation.benches
@@ -80,9 +79,7 @@ class PackValidator:
             backbone: the module in training; its modes are put back afterwards.
             precision: of its products; that of `facerec verify` is float32.
         """
-        model = TorchModel(
-            backbone, self.recipe.preprocessing, batch_size=self.batch_size, precision=precision
-        )
+        model = TorchModel(backbone, self.recipe.preprocessing, precision=precision)
         return {
             name: replace(self._score(model, bench), name=name)
             for name, bench in self.benches.items()
@@ -97,7 +94,7 @@ class PackValidator:
         Args:
             backbone: the module at the end of training; before, everybody is alike.
         """
-        model = TorchModel(backbone, self.recipe.preprocessing, batch_size=self.batch_size)
+        model = TorchModel(backbone, self.recipe.preprocessing)
         for name, bench in self.benches.items():
             faces = draw_faces(model, bench.images, np.arange(len(bench.images)), SAMPLE)
             step, apart = 8 * model.image_size[0] // 112, np.arange(len(faces)).astype(np.str_)
@@ -119,7 +116,6 @@ class PackValidator:
             model,
             bench.images,
             flip=self.recipe.validation.flip,
-            batch_size=self.batch_size,
             indices=np.arange(rank, len(bench.images), world),
         )
         shares = self.processes.gather_objects((share.vectors, share.norms))

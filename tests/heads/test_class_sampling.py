@@ -7,6 +7,7 @@ import torch
 from helpers.margin_list import MARGINS
 from torch import nn
 
+from facerec.base.errors import TrainingError
 from facerec.heads import AdaFace, ArcFace, CosFace, MarginClassifier, SphereFaceR
 from facerec.heads.class_sampling import position_among, sample_classes
 
@@ -26,7 +27,7 @@ def test_a_class_that_was_not_drawn_is_no_silent_mistake():
     head = MarginClassifier(100, 4, CosFace(), seed=0, sample_rate=0.05)
     head.draw(torch.tensor([1, 2]), 0)
     missing = next(c for c in range(100) if c not in head.classes.tolist())
-    with pytest.raises(RuntimeError, match="was not drawn"):
+    with pytest.raises(TrainingError, match="was not drawn"):
         head(torch.randn(2, 4), torch.tensor([1, missing]))
 
 

@@ -8,6 +8,7 @@ from helpers.margin_list import MARGINS
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from facerec.base.errors import TrainingError
 from facerec.heads import (
     SEC,
     AdaFace,
@@ -117,7 +118,7 @@ def refusal(group, labels, penalty=None):
             MarginClassifier(7, 4, ArcFace(), seed=0)(embeddings, labels)
         else:
             NormRegularizer(penalty)(embeddings)
-    except RuntimeError as error:
+    except TrainingError as error:
         return str(error)
     return None
 

@@ -16,7 +16,7 @@ from helpers.tiny_training import make_trainer, weights, write_training_set
 from helpers.training_runs import assert_close, assert_resumes, joined, over_ranks, trained
 
 from facerec.backbones import Backbone
-from facerec.base.errors import CheckpointError, ModelError
+from facerec.base.errors import CheckpointError, ModelError, TrainingError
 from facerec.embedding.loading import load_model
 from facerec.heads import SEC, AdaFace, ArcFace, MagFace, MarginClassifier, SphereFace2017
 from facerec.records import Augmentation, BatchRequest, Data, Part, open_dataset
@@ -200,7 +200,7 @@ def test_the_margin_sees_labelled_images_alone() -> None:
     assert nobody(x, torch.full((6,), -1)).loss == 0
     strict = MarginClassifier(4, 5, ArcFace(), seed=1).double()
     for head, label in ((strict, -1), (nobody, -2)):
-        with pytest.raises(RuntimeError, match="label lies outside"):
+        with pytest.raises(TrainingError, match="label lies outside"):
             head(x, torch.full((6,), label))
 
 

@@ -78,7 +78,7 @@ def score_as_rank(
     backbone = backbone_of(recipe)
     backbone.load_state_dict(state)
     processes = Processes(dist.get_rank(), dist.get_world_size(), torch.device("cpu"))
-    results = PackValidator(recipe, processes, batch_size=7)(backbone)
+    results = PackValidator(recipe, processes)(backbone)
     scores = {name: result.scores for name, result in results.items()}
     return figures(results), scores, backbone.training
 

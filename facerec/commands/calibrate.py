@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -208,10 +207,16 @@ def _print(
     groups: NDArray[np.str_] | None,
 ) -> None:
     """Print which cosines decide, which pictures are faces, and what scores say."""
-    from facerec.export.tables import thresholds_table
     from facerec.verification.calibration import differing
 
-    console.print(thresholds_table([*map(asdict, found.thresholds)]).terminal())
+    points = []
+    for row in found.thresholds:
+        (low, high), (accepts, negatives) = row.fpr_interval, row.false_accepts
+        realised = f"{100 * row.fpr_realised:.3g} % [{100 * low:.2g}, {100 * high:.2g}]"
+        counts = f"{accepts:,} of {negatives:,}"
+        points.append((row.fpr, f"{row.threshold:g}", realised, counts, words.percent(row.tpr)))
+    headings = "FPR", "threshold", "realised", "false accepts", "TPR"
+    console.print(Table("cosines that decide", headings, points).terminal())
     told = [row.fpr for row in found.thresholds]
     if few := [target for target in targets if target not in told]:
         console.print(f"not carried by these images: FPR {', '.join(few)}")

@@ -88,7 +88,6 @@ class Threshold(Checked):
     flip: bool
     """Whether the embeddings were sums over image and mirror image."""
     threshold_interval: tuple[float, float] | None = None
-    score: str = "cosine"
 
     def __str__(self) -> str:
         return printable(f"FPR {self.fpr} on {self.bench}")

@@ -187,11 +187,10 @@ def embed_images(
     try:
         for (block, finish), _ in itertools.pairwise(ends):
             vectors[block], norms[block] = finish()
-            finite = np.isfinite(vectors[block]).all(axis=1) & np.isfinite(norms[block])
-            for bad, word in ((~finite, "not finite"), (~vectors[block].any(axis=1), "zero")):
-                for row in block.start + np.flatnonzero(bad):
-                    where = source.where(rows[row])
-                    failures.setdefault(int(row), f"{where}: its embedding is {word}")
+            bad = np.isnan(row_norms(vectors[block])) | ~np.isfinite(norms[block])
+            for row in block.start + np.flatnonzero(bad):
+                where = source.where(rows[row])
+                failures.setdefault(int(row), f"{where}: its embedding is zero or not finite")
             if progress is not None:
                 progress("embedding", block.stop, len(rows))
     except BaseException:

@@ -123,16 +123,15 @@ def _place(model: EmbeddingModel, shift: tuple[int, int] | None) -> None:
         )
 
 
-def newest_run(runs: str | Path = "runs") -> Path:
-    """Return the run folder whose ``model.safetensors`` was written last.
+def newest_run() -> Path:
+    """Return the folder in ``runs`` whose ``model.safetensors`` was written last.
 
     Raises:
-        ModelError: no run in ``runs`` has one.
+        ModelError: no run there has one.
     """
-    runs = Path(runs)
-    files = [file for file in runs.glob(f"*/{MODEL_FILE}") if file.is_file()]
+    files = [file for file in Path("runs").glob(f"*/{MODEL_FILE}") if file.is_file()]
     if not files:
         raise ModelError(
-            f"{runs}: no run here holds a {MODEL_FILE}; train one (facerec train) or name a model"
+            f"runs: no run here holds a {MODEL_FILE}; train one (facerec train) or name a model"
         )
     return max(files, key=lambda file: (file.stat().st_mtime_ns, file.parent.name)).parent

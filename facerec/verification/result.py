@@ -70,16 +70,13 @@ class TprEstimate:
             yield "threshold", self.threshold, target
 
 
-def stored_thresholds(
-    points: Iterable[TprEstimate], bench: str, flip: bool, score: str = "cosine"
-) -> Iterator[Threshold]:
+def stored_thresholds(points: Iterable[TprEstimate], bench: str, flip: bool) -> Iterator[Threshold]:
     """Yield what a model's calibration has of points; nothing of one without a finite threshold.
 
     Args:
         points: of cosines.
         bench: on which they were found.
         flip: whether embeddings were sums over image and mirror image.
-        score: what was compared.
     """
     for each in points:
         tpr, fpr, ends = each.tpr.interval, each.fpr.interval, each.threshold.interval
@@ -102,7 +99,6 @@ def stored_thresholds(
             reliable=point.reliable,
             flip=flip,
             threshold_interval=limits,
-            score=score,
         )
 
 
@@ -240,7 +236,7 @@ class VerificationResult(Result):
 
     def thresholds(self) -> list[Threshold]:
         """Return the thresholds that were found, see `stored_thresholds`."""
-        return [*stored_thresholds(self.points, self.name, bool(self.flip), self.score)]
+        return [*stored_thresholds(self.points, self.name, bool(self.flip))]
 
     @property
     def mated_scores(self) -> NDArray[np.floating]:

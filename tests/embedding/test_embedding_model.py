@@ -223,12 +223,16 @@ def test_precision_is_what_it_says() -> None:
 # --- runs ------------------------------------------------------------------------------------
 
 
-def test_the_newest_run_is_the_one_written_last(tmp_path: Path) -> None:
+def test_the_newest_run_is_the_one_written_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(ModelError, match=r"no run here holds a model.safetensors"):
-        newest_run(tmp_path / "absent")
+        newest_run()
     for name, seconds in (("b", 200), ("a", 300), ("c", 100)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "model.safetensors").write_bytes(b"")
-        os.utime(tmp_path / name / "model.safetensors", (seconds, seconds))
-    (tmp_path / "unfinished").mkdir()
-    assert newest_run(tmp_path) == tmp_path / "a"
+        path = Path("runs", name, "model.safetensors")
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"")
+        os.utime(path, (seconds, seconds))
+    Path("runs/unfinished").mkdir()
+    assert newest_run() == Path("runs/a")

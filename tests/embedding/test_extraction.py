@@ -172,15 +172,13 @@ def logarithm(images: np.ndarray) -> np.ndarray:
         return np.log(brightness(images))
 
 
-@pytest.mark.parametrize(
-    ("network", "is_what"), [(logarithm, "is not finite"), (brightness, "is zero")]
-)
-def test_an_embedding_of_no_direction_is_a_failure(network: Any, is_what: str) -> None:
+@pytest.mark.parametrize("network", [logarithm, brightness])
+def test_an_embedding_of_no_direction_is_a_failure(network: Any) -> None:
     images = faces(4)
     images[[1, 3]] = 0
     found = embed_images(ToyModel(network), source(images), flip=True, batch_size=2)
     assert [*found.failures] == [1, 3]
-    assert found.failures[1] == f"faces, image 1.png: its embedding {is_what}"
+    assert found.failures[1] == "faces, image 1.png: its embedding is zero or not finite"
     assert np.isnan(found.vectors[[1, 3]]).all() and np.isnan(found.norms[[1, 3]]).all()
     assert found.vectors[[0, 2]].all()
 

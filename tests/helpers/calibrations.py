@@ -42,7 +42,7 @@ def point(threshold: float, fpr: str = "1e-3", bench: str = "lfw", **more: Any) 
     rates = {"fpr_realised": 1e-3, "fpr_interval": [0.0, 0.01], "false_accepts": [1, 1000]}
     rates |= {"tpr": 0.9, "tpr_interval": [0.8, 0.95], "true_accepts": [9, 10]}
     named = {"threshold": threshold, "threshold_interval": None, "fpr": fpr, "bench": bench}
-    return {**named, **rates, "reliable": True, "flip": False, "score": "cosine", **more}
+    return {**named, **rates, "reliable": True, "flip": False, **more}
 
 
 def refusing(vector: np.ndarray, limit: float = -0.99) -> FaceScore:

@@ -18,7 +18,7 @@ from torch import nn
 
 from facerec.base.defaults import ClusterMetric
 from facerec.base.errors import ComparisonError
-from facerec.base.files import atomic_path, open_file
+from facerec.base.files import atomic_path, open_file, reading
 from facerec.base.recipe import from_dict, to_dict
 from facerec.comparison.fit import ArmTrainer, Fit
 from facerec.comparison.image_sets import ImageSet
@@ -140,16 +140,11 @@ def read_final(path: Path) -> FinalRun:
     Raises:
         ComparisonError: the file is missing or damaged.
     """
-    try:
+    advice = "delete it and run the same command again"
+    with reading(path, ComparisonError, advice, Exception):
         with open_file(path) as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         note, labels = json.loads(str(arrays.pop("note"))), arrays.pop("labels")
         fits = from_dict(tuple[Fit, ...], note["fits"], str(path))
         scores = {tuple(name.split(":", 1)): values for name, values in arrays.items()}
         return FinalRun(labels, scores, fits, note["dropped"])
-    # Damaged archives end in many kinds of error, down to those of zlib.
-    except Exception as error:
-        raise ComparisonError(
-            f"{path}: is no result of a final run ({error}); delete it and run the same command "
-            "again"
-        ) from error

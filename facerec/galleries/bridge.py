@@ -25,11 +25,10 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from facerec.base.errors import DatasetError
-from facerec.base.files import atomic_path, parse_json
+from facerec.base.files import atomic_path, parse_json, reading
 from facerec.cosines.unit_rows import row_norms
 from facerec.embedding.extraction import Embeddings
 from facerec.embedding.space import Space
-from facerec.galleries.gallery_file import understood
 from facerec.records.npz import read_arrays, write_arrays
 from facerec.statistics.operating_points import RULE_OF_30
 from facerec.statistics.rates import roc_curve
@@ -141,8 +140,8 @@ class Bridge:
         Raises:
             DatasetError: the file is missing, damaged, or no bridge.
         """
-        with understood(path := Path(path), "bridge", "make it with facerec translate"):
-            arrays, _ = read_arrays(path, {"note", "matrix"}, 1 << 30)
+        with reading(path, DatasetError, "make a bridge with facerec translate", Exception):
+            arrays, _ = read_arrays(Path(path), {"note", "matrix"}, 1 << 30)
             note, matrix = parse_json(str(arrays["note"][()])), arrays["matrix"]
             old, new = Space(**note["old"]), Space(**note["new"])
             found = note["format"], matrix.dtype, matrix.shape, bool(np.isfinite(matrix).all())

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from facerec.base.errors import DatasetError, fault
-from facerec.base.files import parse_json
+from facerec.base.errors import DatasetError
+from facerec.base.files import parse_json, reading
 from facerec.base.names import same_names
 from facerec.base.recipe import from_dict
 from facerec.cosines.unit_rows import row_norms
@@ -35,20 +33,6 @@ KEPT = ("scores", "entries", "probe_subjects", "entry_subjects")
 """Arrays of a calibration that a gallery file holds."""
 
 
-@contextlib.contextmanager
-def understood(path: Path, what: str, advice: str) -> Iterator[None]:
-    """Word what goes wrong while the block reads one of facerec's own files, which may be anything.
-
-    Raises:
-        DatasetError: something did.
-    """
-    try:
-        yield
-    except (OSError, LookupError, TypeError, ValueError, AttributeError) as error:
-        why = f"no {what} that this facerec can read ({fault(error)[:200]})"
-        raise DatasetError(f"{path}: {why}; {advice}") from error
-
-
 def read_gallery(path: Path) -> dict[str, Any]:
     """Return the attributes of the gallery in a file by name.
 
@@ -56,7 +40,7 @@ def read_gallery(path: Path) -> dict[str, Any]:
         DatasetError: the file is missing, damaged, or no gallery.
     """
     names = {"note", *COLUMNS, *DIGESTS, *(f"calibration_{name}" for name in KEPT)}
-    with understood(path, "gallery", "check the path, or enrol people first"):
+    with reading(path, DatasetError, "give a gallery that facerec enroll wrote", Exception):
         arrays, _ = read_arrays(path, names, MAX_BYTES)
         note = parse_json(str(arrays["note"][()]))
         if note["format"] != FORMAT:

@@ -64,10 +64,5 @@ def without_known(bench: Bench, known: Sequence[KnownOverlap]) -> tuple[list[Ben
         rest &= ~shown
     if rest.all() or len(set(pairs.issame[rest].tolist())) < 2:  # no figures without both kinds
         return [], said
-    folds = None
-    if pairs.folds is not None:  # those that have pairs left, numbered anew
-        folds = np.unique(pairs.folds[rest], return_inverse=True)[1].astype(np.int64)
-        folds = folds if folds.max() else None
     name = f"{bench.name} without people of the training set"
-    pairs = replace(pairs[rest], folds=folds)
-    return [replace(bench, name=name, pairs=pairs, notes=(*bench.notes, *notes))], said
+    return [replace(bench, name=name, pairs=pairs[rest], notes=(*bench.notes, *notes))], said

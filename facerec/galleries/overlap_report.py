@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from facerec.base.files import atomic_path, parse_json, read_file, write_json
+from facerec.base.errors import DatasetError
+from facerec.base.files import atomic_path, parse_json, read_file, reading, write_json
 from facerec.base.names import same_name
-from facerec.galleries.gallery_file import understood
 from facerec.galleries.members import Side
 from facerec.galleries.overlap import Overlap
 from facerec.report import words
@@ -146,7 +146,7 @@ def read_overlap(path: Path) -> KnownOverlap:
         DatasetError: the file cannot be read or is none of `write_facts`.
     """
     file = path if path.name.endswith(SUFFIX) else facts_path(path)
-    with understood(file, "overlap", "make it again with facerec overlap --csv"):
+    with reading(file, DatasetError, "make it again with facerec overlap --csv", Exception):
         facts = parse_json(read_file(file))
         shown = frozenset(map(same_name, facts["images_of_b"]))
         sides = {"path": "", "files": [], **facts["a"]}, dict(facts["b"])

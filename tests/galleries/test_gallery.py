@@ -254,7 +254,7 @@ def test_damaged_galleries_end_in_a_sentence(tmp_path: Path) -> None:
         for name, value in change.items():
             setattr(broken, name, value)
         broken.write(path)
-        with pytest.raises(DatasetError, match="no gallery"):
+        with pytest.raises(DatasetError, match="cannot be read"):
             Gallery.read(path)
 
 

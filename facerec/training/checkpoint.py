@@ -234,8 +234,8 @@ def load_checkpoint(
         dcp.load(wanted, storage_reader=reader, no_dist=processes.world_size == 1)
     except (Exception, CheckpointException) as error:  # the latter is no Exception
         raise CheckpointError(
-            f"{checkpoint}: damaged, or of another network ({message_line(_cause(error))}); delete "
-            "it to go on from an earlier one, or resume with the recipe that wrote it"
+            f"{checkpoint}: cannot be loaded ({message_line(_cause(error))}); if it is damaged, "
+            "delete it to go on from an earlier one, else resume with the recipe that wrote it"
         ) from error
     return state
 

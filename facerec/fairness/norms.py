@@ -16,6 +16,7 @@ from facerec.fairness import rows as names
 from facerec.fairness.groupings import Grouping, members
 from facerec.report.estimate import Estimate, Unit
 from facerec.statistics.intervals import Interval
+from facerec.verification.evaluation import mean_interval
 
 TAIL = 0.975
 """Share of a distribution below the upper end of a 95 % interval."""
@@ -98,6 +99,8 @@ def _figures(means: Array, squares: Array, counts: Array) -> dict[str, Estimate]
     error = math.sqrt(float(squares.sum()) / spare) if spare else math.nan
     limits = within_interval(squares, counts) if spare else None
     within = Interval(math.sqrt(limits[0]), math.sqrt(limits[1])) if limits else None
+    centre = float(means.mean())
+    differ = np.ptp(means) > 1e-12 * centre
     lacking = "one subject" if subjects < 2 and spare else "one image a subject"
 
     def estimate(value: float, interval: Interval | None) -> Estimate:
@@ -108,22 +111,10 @@ def _figures(means: Array, squares: Array, counts: Array) -> dict[str, Estimate]
         return figure_of(value, interval, subjects, unit="norm")
 
     return {
-        names.NORM: estimate(float(means.mean()), mean_interval(means)),
+        names.NORM: estimate(centre, mean_interval(means, np.arange(subjects)) if differ else None),
         names.BETWEEN: estimate(between, around),
         names.WITHIN: estimate(error, within),
     }
-
-
-def mean_interval(values: Array) -> Interval | None:
-    """Return the 95 % interval of the mean of values of subjects, ``(n,)``; None without spread."""
-    count, mean = len(values), float(values.mean())
-    if count < 2:
-        return None
-    error = float(values.std(ddof=1)) / math.sqrt(count)
-    if error <= 1e-12 * abs(mean):
-        return None
-    margin = float(stdtrit(count - 1, TAIL)) * error
-    return Interval(mean - margin, mean + margin)
 
 
 def variance_interval(values: Array) -> tuple[float, float] | None:

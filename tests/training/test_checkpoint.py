@@ -154,7 +154,9 @@ def test_a_damaged_checkpoint_says_how_to_go_on_from_the_one_before(
     newest = checkpoint.latest(tmp_path)
     assert newest is not None and newest.name == "step-00000006"
     damage(newest / name)
-    sentence = f"^{newest}: cannot be loaded \\({words}.*; delete it to go on from"
+    sentence = (
+        f"^{newest}: cannot be loaded \\({words}.*; if it is damaged, delete it to go on from"
+    )
     with pytest.raises(CheckpointError, match=sentence) as caught:
         loaded(newest)
     assert "\n" not in str(caught.value)

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from facerec.backbones.registry import drawn_from
-from facerec.base.errors import RecipeError, TrainingError, fault, message_line
-from facerec.base.files import sha256
+from facerec.base.errors import RecipeError, TrainingError, fault
+from facerec.base.files import reading, sha256
 from facerec.base.recipe import run_python
 from facerec.comparison.loss_table import TABLE, Entry, Formula, Setting, Shape
 from facerec.comparison.losses import HEADS, Loss, LossModule, MarginHead, MetricLoss
@@ -89,16 +89,13 @@ def check_first_step(loss: LossModule, per_class: int) -> None:
     labels = torch.arange(loss.shape.num_classes).repeat_interleave(per_class)
     drawn = torch.Generator().manual_seed(0)
     embeddings = torch.randn(len(labels), loss.shape.embedding_size, generator=drawn)
-    try:
+    what = f"the loss {loss.config.kind} of random embeddings"
+    advice = "it must return a finite scalar tensor with a gradient"
+    with reading(what, TrainingError, advice, Exception, "taken"):
         found = loss(embeddings.requires_grad_(), labels)
         found.backward()
         if not found.isfinite():
             raise ValueError(f"it is {found.item()}")
-    except Exception as error:  # whatever a stranger's code does
-        raise TrainingError(
-            f"the loss {loss.config.kind} fails on random embeddings with {type(error).__name__}: "
-            f"{message_line(error)}; it must return a finite scalar tensor with a gradient"
-        ) from error
 
 
 def _maker(

@@ -21,8 +21,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from facerec.base.errors import DatasetError, FacerecError, ImageError, ModelError, message_line
-from facerec.base.files import check_regular, sha256
+from facerec.base.errors import DatasetError, FacerecError, ImageError, ModelError
+from facerec.base.files import check_regular, reading, sha256
 from facerec.base.libraries import cv2, needed
 from facerec.base.names import is_missing, same_name
 from facerec.records.decode import TEMPLATE, has_template
@@ -375,17 +375,16 @@ class InsightFaceDetector(Detector):
             from insightface.app import FaceAnalysis
         version = str(insightface.__version__)
         super().__init__(threshold, version=version, pack=INSIGHTFACE_PACK)
-        try:
-            # The package prints what it loads, which does not belong among results.
-            with contextlib.redirect_stdout(sys.stderr):
-                self._app = FaceAnalysis(name=INSIGHTFACE_PACK, allowed_modules=["detection"])
-                self._app.prepare(ctx_id=0, det_thresh=threshold, det_size=(_SIDE, _SIDE))
-        # Missing packs and broken downloads end in many kinds of error.
-        except Exception as error:
-            raise ModelError(
-                f"insightface {version} cannot load its model pack {INSIGHTFACE_PACK!r} ({error}); "
-                "download it to ~/.insightface/models, or align with another detector"
-            ) from error
+        pack = f"the model pack {INSIGHTFACE_PACK!r} of insightface {version}"
+        advice = "download it to ~/.insightface/models, or align with another detector"
+        # Missing packs and broken downloads end in many kinds of error. What the package prints
+        # does not belong among results.
+        with (
+            reading(pack, ModelError, advice, Exception),
+            contextlib.redirect_stdout(sys.stderr),
+        ):
+            self._app = FaceAnalysis(name=INSIGHTFACE_PACK, allowed_modules=["detection"])
+            self._app.prepare(ctx_id=0, det_thresh=threshold, det_size=(_SIDE, _SIDE))
 
     def _detect(self, image: Image) -> tuple[Points, Points, Points]:
         faces = [face for face in self._app.get(image) if face.kps is not None]
@@ -414,15 +413,11 @@ class YuNet(Detector):
 
     def __init__(self, path: str | Path, threshold: float = YUNET_THRESHOLD) -> None:
         version = f"opencv {cv2.__version__}"
-        try:
+        advice = f"take face_detection_yunet from OpenCV's model zoo (here is {version})"
+        with reading(path, ModelError, advice, (OSError, cv2.error), "used as a YuNet detector"):
             check_regular(path)
             self._detector = cv2.FaceDetectorYN.create(str(path), "", (_SIDE, _SIDE), threshold)
             self._detect(np.zeros((64, 64, 3), np.uint8))  # other networks load as well
-        except (OSError, cv2.error) as error:
-            raise ModelError(
-                f"{path}: {version} cannot use it as a YuNet detector ({message_line(error)}); "
-                "take face_detection_yunet from OpenCV's model zoo"
-            ) from error
         super().__init__(threshold, path=str(path), sha256=sha256(Path(path)), version=version)
 
     def _detect(self, image: Image) -> tuple[Points, Points, Points]:

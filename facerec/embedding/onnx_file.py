@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from facerec.base.errors import ModelError, message_line
+from facerec.base.errors import ModelError
 from facerec.base.files import parse_json, read_file, reading
 from facerec.base.libraries import needed
 
@@ -194,7 +194,8 @@ def parse_onnx(content: bytes, where: str, path: Path | None = None) -> OnnxFile
     with needed("'facerec[onnx]'", where):
         import onnx
     digest = hashlib.sha256(content)
-    try:
+    # protobuf, onnx and its checker raise classes that share no base but this.
+    with reading(where, ModelError, "copy or export it again", Exception, "used as an .onnx file"):
         model = onnx.load_model_from_string(content)
         if path is not None and _take_in(model, path.parent, MAX_BYTES - len(content)):
             for tensor in model.graph.initializer:
@@ -217,13 +218,7 @@ def parse_onnx(content: bytes, where: str, path: Path | None = None) -> OnnxFile
             metadata={entry.key: entry.value for entry in model.metadata_props},
             parameters=sum(math.prod(tensor.dims) for tensor in model.graph.initializer),
         )
-        _check_sizes(model)
-    # protobuf, onnx and its checker raise classes that share no base but this.
-    except Exception as error:
-        raise ModelError(
-            f"{where}: not an .onnx file that can be used here ({message_line(error)}); copy or "
-            "export it again"
-        ) from error
+        _check_sizes(model)  # which changes it
     return file
 
 

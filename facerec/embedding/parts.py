@@ -17,6 +17,7 @@ from facerec.base.files import (
     check_place,
     parse_json,
     read_file,
+    reading,
     write_json,
 )
 from facerec.base.large_arrays import empty
@@ -149,22 +150,14 @@ def begin_job(folder: Path, job: Mapping[str, Any]) -> None:
     """
     file = folder / "job.json"
     check_place(folder)
-    try:
+    advice = "run that command again, choose another output, or remove the folder"
+    with reading(folder, DatasetError, advice, Exception, "gone on with"):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # A kill while job.json was written leaves a hidden file at most.
         if all(path.name[0] == "." for path in folder.iterdir()):
             write_json(file, job)
-        changed = differences(parse_json(read_file(file, NOTE)), job)
-    except (OSError, ValueError, AttributeError) as problem:
-        raise DatasetError(
-            f"{folder}: holds no parts of a job to go on with ({problem}); choose another output, "
-            "or remove the folder"
-        ) from problem
-    if changed:
-        raise DatasetError(
-            f"{folder}: holds parts of a job that differs in {', '.join(changed[:4])}; run that "
-            "command again, choose another output, or remove the folder"
-        )
+        if changed := differences(parse_json(read_file(file, NOTE)), job):
+            raise ValueError(f"it holds parts of a job that differs in {', '.join(changed[:4])}")
 
 
 def job_identity(note: Mapping[str, Any]) -> dict[str, Any]:

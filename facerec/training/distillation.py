@@ -32,6 +32,7 @@ from facerec.base.files import (
     open_file,
     parse_json,
     read_file,
+    reading,
     write_json,
 )
 from facerec.base.limits import Checked, Limits, NonNegative, Probability
@@ -93,13 +94,11 @@ class TeacherTargets:
     def __init__(self, folder: Path) -> None:
         self.path = folder / ARRAY_FILE
         advice = f"delete {folder} to have it made again"
-        try:
+        with reading(folder, TrainingError, advice, Exception):
             self.note: dict[str, Any] = parse_json(read_file(folder / NOTE_FILE, NOTE))
             check_regular(self.path)
             self.scale = float(self.note["scale"])
             _, _, self.size = self._mapped().shape
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise TrainingError(f"{folder}: cannot be read ({error}); {advice}") from error
 
     def _mapped(self) -> NDArray[np.float16]:
         """Map the file anew, as what a spawned worker gets would be a copy of it."""

@@ -25,6 +25,7 @@ from facerec.base.files import (
     check_no_links,
     parse_json,
     read_file,
+    reading,
     remove,
     sha256,
     write_json,
@@ -199,13 +200,9 @@ def check_same_run(
             f"more epochs) by facerec train finetune --init.path {folder}"
         )
     path = folder / "manifest.json"
-    try:
+    with reading(path, CheckpointError, "this run cannot be resumed", Exception):
         manifest = parse_json(read_file(path))
         other = _other_data(manifest["data"], _facts_of_data(recipe, dataset))
-    except (OSError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise CheckpointError(
-            f"{path}: cannot be read ({error!r}); this run cannot be resumed"
-        ) from error
     if other is None and manifest.get("teacher") != teacher:
         other = f"{folder}: was started with another teacher"
     if other:

@@ -98,7 +98,7 @@ def test_it_serves_until_it_is_told_to_stop(path: Path, stop: signal.Signals) ->
         (["absent.onnx", "--max-batch", "0"], "--max-batch must be at least 1"),
         (["MODEL", "--fpr", "often"], "target 'often' is not a rate"),
         (["MODEL", "--gallery", "g.npz", "--host", "0.0.0.0"], "give a --token-file"),
-        (["MODEL", "--gallery", "MODEL"], "no gallery"),
+        (["MODEL", "--gallery", "MODEL"], "cannot be read"),
         (["MODEL", "--port", "70000"], "cannot listen there"),
     ],
 )

@@ -12,6 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from facerec.base.errors import DatasetError
+from facerec.base.files import reading
 from facerec.base.names import same_name
 from facerec.embedding.align import KnownPoints
 from facerec.records.images import FolderImages
@@ -147,17 +148,13 @@ def _read(path: Path, words: str, kinds: Mapping[Any, type], **other: Any) -> pd
     """
     form: dict[str, Any] = {"sep": r"\s+", "header": None, "encoding": "utf-8-sig", **other}
     form |= {"quoting": csv.QUOTE_NONE, "na_filter": False, "low_memory": False}
-    try:
+    advice = f"it must hold lines of '{words}'; mend it or get the list again"
+    with reading(path, DatasetError, advice, Exception):
         # An infinity may stand where a whole number belongs.
         with np.errstate(invalid="ignore"):
             frame = pd.read_csv(path, dtype=kinds, **form)
         if {*frame} != {*kinds}:
             raise ValueError(f"{len(frame):,} lines of {frame.shape[1]} fields")
-    except (OSError, ValueError, OverflowError) as problem:
-        said = " ".join(str(problem).split())[:200]
-        raise DatasetError(
-            f"{path}: it does not hold lines of '{words}' ({said}); mend it or get the list again"
-        ) from problem
     if kinds.get(0) is str:
         frame[0] = frame[0].map(same_name)
     return frame

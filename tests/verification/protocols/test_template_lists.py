@@ -106,7 +106,7 @@ BAD_LINES = [
     ("name_5pts_score.txt", 4, f"d.jpg {FIVE} 0.5", "row 4: the image was named before"),
     ("template_pair_label.txt", 4, "2 11 -1", "row 4: its label is not 0 or 1"),
     ("template_pair_label.txt", 3, "7 12 0", "row 3: .* no such template"),
-    ("1N_gallery_G1.csv", 1, "30,500,x.jpg,1", "does not hold lines of 'TEMPLATE_ID,SUBJECT_ID'"),
+    ("1N_gallery_G1.csv", 1, "30,500,x.jpg,1", "must hold lines of 'TEMPLATE_ID,SUBJECT_ID'"),
     ("1N_gallery_G1.csv", 3, "30,501,x.jpg,1", "row 3: .* another subject's before"),
     ("1N_probe_mixed.csv", 2, "30,17,x.jpg,1", "row 2: .* another subject's before"),
 ]

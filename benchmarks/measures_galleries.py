@@ -28,6 +28,7 @@ from facerec.base.large_arrays import empty
 from facerec.cosines.coarse import fast_kinds
 from facerec.embedding import Embeddings, write_embeddings
 from facerec.galleries import Calibration, Gallery, Space
+from facerec.galleries.threshold import DEPTH
 
 DIMENSIONS = 512
 
@@ -305,13 +306,19 @@ def lfw_threshold(*, embeddings: Path = Path("lfw.npz"), repeats: int = 40) -> I
             generator.permutation(of.max() + 1)[: (of.max() + 1) // 10] for _ in range(repeats)
         )
         tenths = (np.flatnonzero(np.isin(of, each)) for each in drawn)
-        calibrations = (
-            Calibration.from_scores(scores[:, tenth], who, who[tenth]) for tenth in tenths
-        )
+        calibrations = (_calibration(scores[:, tenth], who, who[tenth]) for tenth in tenths)
         name = f"{len(images):,} images of {who.max() + 1:,} people, a tenth of the {unit}"
         yield from _reached(
             name, len(images), calibrations, lambda least: float((highest >= least).mean())
         )
+
+
+def _calibration(scores: NDArray[Any], probes: NDArray[Any], entries: NDArray[Any]) -> Calibration:
+    """Return a calibration of scores ``(P, M)``, without those of a subject with itself."""
+    matrix = np.where(probes[:, None] == entries, -np.inf, scores)
+    kept = np.argsort(-matrix, axis=1, kind="stable")[:, :DEPTH]
+    best = np.take_along_axis(matrix, kept, axis=1).astype(np.float32)
+    return Calibration(best, np.where(best > -np.inf, kept, -1), probes, entries)
 
 
 def gallery_coverage(*, repeats: int = 400, truths: int = 60) -> Iterator[Row]:
@@ -334,7 +341,7 @@ def gallery_coverage(*, repeats: int = 400, truths: int = 60) -> Iterator[Row]:
             inside, values = 0, []
             for _ in range(repeats):
                 scores, who = _crossed(generator, 300)
-                calibration = Calibration.from_scores(scores, who, np.arange(300))
+                calibration = _calibration(scores, who, np.arange(300))
                 point = calibration.fpir(threshold, size)
                 assert point.value is not None and point.low is not None and point.high is not None
                 inside += point.low <= truth <= point.high

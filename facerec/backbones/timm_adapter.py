@@ -19,6 +19,7 @@ from facerec.backbones.registry import (
     full_precision,
 )
 from facerec.base.errors import MissingExtraError, RecipeError, message_line
+from facerec.base.files import reading
 
 TIMM = "timm:"
 """What names of timm's networks begin with."""
@@ -76,20 +77,17 @@ def _create(config: Backbone, image_size: int) -> tuple[nn.Module, int]:
         # hf-hub:… would be fetched, and local-dir:… chosen by a file that lies elsewhere.
         raise RecipeError(f"{config.name}: give one of timm.list_models() after {TIMM!r}")
     options: dict[str, Any] = {"drop_path_rate": config.drop_path} if config.drop_path else {}
-    try:
+    advice = (
+        f"take one of timm.list_models() that pools, for images of {image_size}×{image_size} "
+        "pixels, or in a comparison set the transform to what it takes"
+    )
+    with reading(config.name, RecipeError, advice, Exception, "made"):  # by a model's own code
         published = timm.get_pretrained_cfg(name)
         if published is not None and published.fixed_input_size:
             options["img_size"] = image_size
         trunk = timm.create_model(name, pretrained=False, num_classes=0, **options)
         with torch.no_grad():
             _, size = trunk.eval()(torch.zeros(1, 3, image_size, image_size)).shape
-    except Exception as error:  # timm raises whatever a model's own code does
-        given = f" with {', '.join(options)}" if options else ""
-        raise RecipeError(
-            f"timm makes no model {name!r}{given} ({message_line(error)}); take one of "
-            f"timm.list_models() that pools, for images of {image_size}×{image_size} pixels, or in "
-            "a comparison set the transform to what it takes"
-        ) from error
     return trunk.train(), size
 
 

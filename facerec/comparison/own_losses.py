@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from facerec.backbones.registry import drawn_from
-from facerec.base.errors import RecipeError, TrainingError, fault
+from facerec.base.errors import RecipeError, TrainingError
 from facerec.base.files import reading, sha256
 from facerec.base.recipe import run_python
 from facerec.comparison.loss_table import TABLE, Entry, Formula, Setting, Shape
@@ -61,15 +61,11 @@ def own_loss(given: Any, **settings: Setting) -> MetricLoss:
     """
     from_file = isinstance(given, str)
     name = given if from_file else getattr(given, "__name__", type(given).__name__)
-    try:
+    advice = "mend it, or give another as FILE.py:NAME"
+    with reading(f"the loss {name}", RecipeError, advice, Exception, "made"):
         given, code = _from_file(given) if from_file else (given, _code_hash(given))
         make, settings = _maker(given, settings)
         default = make(Shape(4, 8, 0), **{key: each.default for key, each in settings.items()})
-    except Exception as error:  # whatever a stranger's code does
-        raise RecipeError(
-            f"the loss {name} cannot be made ({type(error).__name__}: {fault(error)}); mend it, or "
-            "give another as FILE.py:NAME"
-        ) from error
     if not from_file and name in TABLE and TABLE[name].sha256 != code:
         name = f"{name}-{code[:8]}"
     TABLE[name] = Entry(make, settings, learns=bool(_parameters(default)), sha256=code)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import facerec
-from facerec.base.errors import ExportError, message_line
+from facerec.base.errors import ExportError
+from facerec.base.files import reading
 from facerec.embedding.bundle import EVALUATIONS_FILE
 from facerec.embedding.hub import PATTERNS, REPOSITORY, hub_library
 
@@ -42,7 +43,9 @@ def push_bundle(folder: Path, repository: str) -> str:
     """
     hub = hub_library()
     api = hub.HfApi(library_name="facerec", library_version=facerec.__version__)
-    try:
+    advice = f"the bundle {folder} is whole, and the same command with --force tries again"
+    # Errors are those of whichever HTTP library this release has.
+    with reading(f"--push {repository}", ExportError, advice, Exception, "done"):
         # Whoever wants weights of faces in public opens them; what was public stays known.
         api.create_repo(repository, private=True, exist_ok=True)
         commit = api.upload_folder(
@@ -51,9 +54,4 @@ def push_bundle(folder: Path, repository: str) -> str:
             delete_patterns=[*PATTERNS, EVALUATIONS_FILE],
             commit_message=f"Bundle of facerec {facerec.__version__}",
         )
-    except Exception as error:  # that of whichever HTTP library this release has
-        raise ExportError(
-            f"--push {repository}: not uploaded ({message_line(error)}); the bundle {folder} is "
-            "whole, and the same command with --force tries again"
-        ) from error
     return f"hf://{repository}@{commit.oid}"

@@ -110,23 +110,6 @@ class Calibration:
     source: str = "unknown"
     """Where the probes come from."""
 
-    @classmethod
-    def from_scores(
-        cls, scores: ArrayLike, probe_subjects: ArrayLike, entry_subjects: ArrayLike
-    ) -> Calibration:
-        """Take a matrix of scores; those of a subject with itself are left out.
-
-        Args:
-            scores: similarities, ``(P, M)``.
-            probe_subjects: numbers of subjects, ``(P,)``.
-            entry_subjects: numbers of the entries' subjects, ``(M,)``.
-        """
-        probes, subjects = (np.asarray(s, np.int64) for s in (probe_subjects, entry_subjects))
-        matrix = np.where(probes[:, None] == subjects, -np.inf, np.asarray(scores, np.float32))
-        kept = np.argsort(-matrix, axis=1, kind="stable")[:, :DEPTH]
-        best = np.take_along_axis(matrix, kept, axis=1).astype(np.float32)
-        return cls(best, np.where(best > -np.inf, kept, -1), probes, subjects)
-
     @cached_property
     def eligible(self) -> NDArray[np.int64]:
         """Entries that each probe may meet, ``(P,)``: those of other subjects."""

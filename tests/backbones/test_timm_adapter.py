@@ -104,11 +104,11 @@ def test_it_exports(config: Backbone) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"name": "timm:foo"}, r"timm makes no model 'foo' \(Unknown model"),
-        ({"name": "timm:toy_map"}, "'toy_map' .* that pools"),
+        ({"name": "timm:foo"}, r"timm:foo: cannot be made \(Unknown model"),
+        ({"name": "timm:toy_map"}, "timm:toy_map: .* that pools"),
         ({"name": "timm:toy_of_32"}, "height doesn't match.* images of 112×112"),
         ({"width": 0.5}, "width must be 1 for timm:toy_resnet"),
-        ({"drop_path": 0.1}, "'toy_resnet' with drop_path_rate .*drop_path_rate"),
+        ({"drop_path": 0.1}, "timm:toy_resnet: .*drop_path_rate"),
         ({"mask_ratio": 0.1}, "mask_ratio: timm:toy_resnet"),
         # What a hub gives is not named in a recipe.
         ({"name": "timm:hf-hub:somebody/net"}, r"timm.list_models\(\)"),

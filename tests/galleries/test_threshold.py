@@ -16,6 +16,14 @@ from facerec.galleries.threshold import Tail, fit_hazard
 from facerec.report import words
 
 
+def calibration_of(scores: np.ndarray, probes: np.ndarray, entries: np.ndarray) -> Calibration:
+    """Return a calibration of scores ``(P, M)``, without those of a subject with itself."""
+    matrix = np.where(probes[:, None] == entries, -np.inf, scores)
+    kept = np.argsort(-matrix, axis=1, kind="stable")[:, : module.DEPTH]
+    best = np.take_along_axis(matrix, kept, axis=1).astype(np.float32)
+    return Calibration(best, np.where(best > -np.inf, kept, -1), probes, entries)
+
+
 def random_calibration(
     probes: int = 40, entries: int = 9, seed: int = 0
 ) -> tuple[Calibration, np.ndarray]:
@@ -25,7 +33,7 @@ def random_calibration(
     people = np.arange(entries)
     who = generator.integers(-5, entries, probes)
     matrix = np.where(who[:, None] == people, -np.inf, scores)
-    return Calibration.from_scores(scores, who, people), matrix
+    return calibration_of(scores, who, people), matrix
 
 
 def every_sub_gallery(matrix: np.ndarray, size: int, threshold: float) -> float:
@@ -82,7 +90,7 @@ def test_a_person_goes_as_if_never_met() -> None:
     people = calibration.probe_subjects
     left = calibration.without(4)
     stay = people != 4
-    expected = Calibration.from_scores(
+    expected = calibration_of(
         np.delete(matrix, 4, axis=1)[stay], people[stay], np.delete(np.arange(9), 4)
     )
     # Where a person met itself there is one place more in the row.
@@ -100,7 +108,7 @@ def sphere(probes: int, entries: int, dimensions: int, seed: int = 0) -> Calibra
     generator = np.random.default_rng(seed)
     sides = [generator.standard_normal((n, dimensions)) for n in (probes, entries)]
     left, right = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in sides)
-    return Calibration.from_scores(left @ right.T, -1 - np.arange(probes), np.arange(entries))
+    return calibration_of(left @ right.T, -1 - np.arange(probes), np.arange(entries))
 
 
 def sphere_fpir(threshold: float, size: int, dimensions: int) -> float:
@@ -129,7 +137,7 @@ def look_alikes(cosine: float, pairs: int = 20) -> Calibration:
     matrix = np.tanh(generator.normal(0, 0.25, (200, 200))).astype(np.float32)
     for first in range(0, 2 * pairs, 2):
         matrix[first, first + 1] = matrix[first + 1, first] = cosine
-    return Calibration.from_scores(matrix, np.arange(200), np.arange(200))
+    return calibration_of(matrix, np.arange(200), np.arange(200))
 
 
 @pytest.mark.parametrize("target", ["0.15", "1e-2", "1e-3"])
@@ -207,7 +215,7 @@ def cluster_fpir(probes: np.ndarray, means: np.ndarray, threshold: float, size: 
 def test_probes_near_a_cluster_have_tails_of_their_own(target: str) -> None:
     probes, templates, means = clusters(0, 3000, 1000)
     who = -1 - np.arange(3000)
-    calibration = Calibration.from_scores(probes @ templates.T, who, np.arange(1000))
+    calibration = calibration_of(probes @ templates.T, who, np.arange(1000))
     found = calibration.threshold(target, 10_000)
     truth = cluster_fpir(probes, means, found.threshold, 10_000)
     assert truth == pytest.approx(float(target), rel=0.4)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain, count, takewhile
 from pathlib import Path
@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from facerec.base.errors import ComparisonError, message_line
-from facerec.base.files import open_regular
+from facerec.base.errors import ComparisonError
+from facerec.base.files import open_regular, reading
 from facerec.base.libraries import Library
 from facerec.base.recipe import digest, to_dict
 from facerec.comparison.batches import derived_seed
@@ -87,20 +87,14 @@ class Search:
                 for arm in comparison.arms
             }
 
-    @contextmanager
-    def explained(self, *others: type[Exception]) -> Iterator[None]:
+    def explained(self, *others: type[Exception]) -> AbstractContextManager[None]:
         """Word what a storage that cannot be used, or is lost, raises; ``others`` too."""
         from sqlalchemy.exc import SQLAlchemyError
 
-        kinds: tuple[type[Exception], ...]
         kinds = optuna.exceptions.OptunaError, SQLAlchemyError, *others
-        try:
-            yield
-        except kinds as error:
-            raise ComparisonError(
-                f"{self._where}: the storage of trials cannot be used ({message_line(error)}); "
-                "check the path and its rights, or choose another with --storage"
-            ) from error
+        what = f"{self._where}: the storage of trials"
+        advice = "check the path and its rights, or choose another with --storage"
+        return reading(what, ComparisonError, advice, kinds, "used")
 
     # ---------------------------------------------------------------- what lies there
 

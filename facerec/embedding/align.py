@@ -260,18 +260,14 @@ def read_points(path: Path) -> KnownPoints:
     """
     found: dict[str, NDArray[np.float64]] = {}
     table = TextTable(path)
+    advice = "a line has an image id, each once, and ten numbers; correct or remove it"
     for line, (image_id, *numbers) in table.rows(_COLUMNS):
         if all(map(is_missing, numbers)):
             continue
-        try:
+        with reading(table.where(line), DatasetError, advice, ValueError):
             if image_id in found:
                 raise ValueError("the image has a line already")
             found[image_id] = np.array(numbers, np.float64).reshape(5, 2)
-        except ValueError as problem:
-            raise DatasetError(
-                f"{table.where(line)}: expected an image id, each once, and ten numbers "
-                f"({str(problem)[:100]}); correct or remove the line"
-            ) from problem
     if not found:
         raise DatasetError(f"{path}: no line has points; is it a detector's table?")
     faces = np.array(list(found.values())[:10_000])

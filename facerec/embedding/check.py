@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from facerec.base.errors import DatasetError
-from facerec.base.files import parse_json
+from facerec.base.files import parse_json, reading
 from facerec.base.large_arrays import as_type
 from facerec.embedding.extraction import Embeddings
 from facerec.records.images import check_unique
@@ -138,14 +138,9 @@ def parse_note(path: Path, text: str | bytes | None) -> dict[str, Any]:
     """
     if text is None:
         return {"flip": None, "source": {"path": str(path), "format": "others"}}
-    try:
+    with reading(f"{path}: its note", DatasetError, "make the file again", Exception):
         note = dict(parse_json(text))
         stored_format, flip = note.pop("format"), note["flip"]
         if stored_format != FORMAT or flip not in (True, False, None):
-            raise TypeError(f"format {stored_format!r}, flip {flip!r}")
-    except (ValueError, KeyError, TypeError) as problem:
-        raise DatasetError(
-            f"{path}: its note is no JSON of format {FORMAT} with flip ({problem!r}); make the "
-            "file again"
-        ) from problem
+            raise ValueError(f"format {stored_format!r} is not {FORMAT}, or flip is {flip!r}")
     return note

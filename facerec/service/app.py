@@ -31,6 +31,7 @@ from starlette.requests import ClientDisconnect
 
 import facerec
 from facerec.base.errors import FacerecError, ImageError, ModelError
+from facerec.base.files import reading
 from facerec.embedding.recognizer import FaceRecognizer
 from facerec.service.batching import Metrics, MicroBatcher, Vectors
 from facerec.service.gallery import GalleryFile
@@ -307,12 +308,9 @@ def listen(host: str, port: int) -> socket.socket:
         FacerecError: it is not to be had.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
+    advice, faults = "choose another --host or --port", (OSError, OverflowError)
+    with reading(f"{host}, port {port}", FacerecError, advice, faults, "listened to"):
         listener = socket.create_server((host, port), family=family)
-    except (OSError, OverflowError) as error:
-        raise FacerecError(
-            f"{host}, port {port}: cannot listen there ({error}); choose another --host or --port"
-        ) from error
     # An answer leaves in two writes, of which the second would wait for the client's delayed
     # acknowledgement of the first. asyncio takes care of that on sockets of its own making only.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

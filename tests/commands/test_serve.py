@@ -99,7 +99,7 @@ def test_it_serves_until_it_is_told_to_stop(path: Path, stop: signal.Signals) ->
         (["MODEL", "--fpr", "often"], "target 'often' is not a rate"),
         (["MODEL", "--gallery", "g.npz", "--host", "0.0.0.0"], "give a --token-file"),
         (["MODEL", "--gallery", "MODEL"], "cannot be read"),
-        (["MODEL", "--port", "70000"], "cannot listen there"),
+        (["MODEL", "--port", "70000"], "cannot be listened to"),
     ],
 )
 def test_mistakes(path: Path, refused: Refused, arguments: list[str], words: str) -> None:

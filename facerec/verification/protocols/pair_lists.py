@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from facerec.base.errors import DatasetError
+from facerec.base.files import reading
 from facerec.records.images import MemoryImages
 from facerec.records.shards import reading_parquet, shard_paths
 from facerec.report.words import counted
@@ -245,7 +246,8 @@ def read_agedb(path: Path, images: Path | None) -> Bench:
         DatasetError: the file has another structure.
     """
     pairs = []
-    try:
+    advice = "a protocol of AgeDB has cells 'splits' of structures: pairs of names, labels 1 or -1"
+    with reading(path, DatasetError, advice, Exception):
         for fold, split in enumerate(many(read_mat(path, ["splits"])["splits"])):
             sides, labels = list(split.values())[:2]
             listed = zip(*map(many, many(sides)), many(labels), strict=True)
@@ -253,11 +255,6 @@ def read_agedb(path: Path, images: Path | None) -> Bench:
                 first, second = (f"{next(iter(side.values()))}.jpg" for side in both)
                 where = f"{path}, split {fold + 1}, pair {number}"
                 pairs.append(NamedPair(first, second, {1: True, -1: False}[label], where, fold))
-    except (AttributeError, KeyError, StopIteration, TypeError, ValueError) as problem:
-        raise DatasetError(
-            f"{path}: this is no protocol file of AgeDB ({type(problem).__name__}: {problem}); it "
-            "needs the cell array 'splits' of structures, with pairs of names and labels 1 or -1"
-        ) from problem
     years = re.search(r"(\d+)_?years", path.stem)
     return list_bench(
         path,

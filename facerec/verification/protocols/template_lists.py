@@ -180,11 +180,6 @@ def _read_mat(path: Path, names: str, subjects: str) -> tuple[list[str], NDArray
     """Read names of images and the number of the subject of each."""
     content = read_mat(path, [names, subjects])
     images = [same_name(str(name)) for name in many(content[names])]
-    try:
-        numbers = np.array(many(content[subjects]), np.float64).reshape(len(images))
-    except (TypeError, ValueError, OverflowError) as problem:
-        raise DatasetError(
-            f"{path}: it should hold names in {names!r} and as many numbers in {subjects!r} "
-            f"({problem}); get the list again"
-        ) from problem
-    return images, numbers
+    what = f"{path}: the numbers {subjects!r} of the names {names!r}"
+    with reading(what, DatasetError, "get the list again", Exception):
+        return images, np.array(many(content[subjects]), np.float64).reshape(len(images))

@@ -273,7 +273,7 @@ def read_points(path: Path) -> KnownPoints:
                 f"({str(problem)[:100]}); correct or remove the line"
             ) from problem
     if not found:
-        raise DatasetError(f"{path}: no line has points; is it a detector's table?")
+        raise DatasetError(f"{path}: no line has points; give a detector's table of them")
     faces = np.array(list(found.values())[:10_000])
     order, count = _order(faces)
     if order != POINTS:

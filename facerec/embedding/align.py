@@ -413,7 +413,7 @@ class YuNet(Detector):
 
     def __init__(self, path: str | Path, threshold: float = YUNET_THRESHOLD) -> None:
         version = f"opencv {cv2.__version__}"
-        advice = f"take face_detection_yunet from OpenCV's model zoo (here is {version})"
+        advice = f"take face_detection_yunet from OpenCV's model zoo (this is {version})"
         with reading(path, ModelError, advice, (OSError, cv2.error), "used as a YuNet detector"):
             check_regular(path)
             self._detector = cv2.FaceDetectorYN.create(str(path), "", (_SIDE, _SIDE), threshold)

@@ -314,9 +314,7 @@ def check_place(path: str | os.PathLike[str], *, file: bool = False) -> None:
         "a link is there, and what it leads to would change": path.is_symlink(),
     }
     if reason := _first(reasons):
-        raise FacerecError(
-            f"{path}: cannot be written, {reason}; name the file or folder itself, or another"
-        )
+        raise FacerecError(f"{path}: cannot be written, {reason}; name another file or folder")
 
 
 @contextlib.contextmanager

@@ -104,7 +104,7 @@ class ModelFlags(Flags):
 
         Args:
             model: which.
-            options: further ones of `facerec.embedding.model.load_model`.
+            options: further ones of `facerec.embedding.loading.load_model`.
 
         Raises:
             FacerecError: it cannot be read, or the device is not there.
@@ -148,7 +148,7 @@ class Embedder(ModelFlags):
     calibrated on."""
 
     def load(self, model: Path | None, **options: Any) -> EmbeddingModel:
-        """Load a model, with the options of `facerec.embedding.model.load_model`.
+        """Load a model, with the options of `facerec.embedding.loading.load_model`.
 
         Raises:
             FacerecError: none is named, it cannot be read, or the device is not there.

@@ -58,7 +58,7 @@ def group(
     from facerec.galleries.grouping import TAIL_OFF, group_faces
 
     check_place(out)
-    links = f"{photos}: --folders links to photos, and it has none; leave it out"
+    links = f"{photos}: it has no photos to which --folders could link; leave --folders out"
     refuse({links: folders and is_embeddings(photos)})
     console = Console()
     every, table, pictures = _faces(photos, out, embedder, console)

@@ -64,7 +64,7 @@ def make_records(
     tasks = unpack + repair + (apply is not None) + cuts
     if tasks > 1 or (cuts and photos.align is None) or not (target or repair):
         raise DatasetError(
-            "give --out, and one of --unpack, --repair, --apply and --align at most; --crops, "
+            "give --out, and at most one of --unpack, --repair, --apply and --align; --crops, "
             "--align-threshold, --faces, --model and --processes need --align"
         )
     if repair:

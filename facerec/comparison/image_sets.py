@@ -182,7 +182,7 @@ def refuse_bench(path: Path, *, known: bool) -> None:
     if known or any(_BENCH.fullmatch(re.sub(r"[\W_]+", "_", name.lower())) for name in names):
         raise DatasetError(
             f"{path}: this is a verification bench, and nothing may be selected on a bench; "
-            "compare on identities held out from a training set (records or a folder)"
+            "compare on subjects held out from a training set (records or a folder)"
         )
 
 

@@ -87,7 +87,7 @@ def check_first_step(loss: LossModule, per_class: int) -> None:
     embeddings = torch.randn(len(labels), loss.shape.embedding_size, generator=drawn)
     what = f"the loss {loss.config.kind} of random embeddings"
     advice = "it must return a finite scalar tensor with a gradient"
-    with reading(what, TrainingError, advice, Exception, "taken"):
+    with reading(what, TrainingError, advice, Exception, "computed"):
         found = loss(embeddings.requires_grad_(), labels)
         found.backward()
         if not found.isfinite():

@@ -70,8 +70,8 @@ def split_classes(
     if not folds <= size < num_classes:
         raise DatasetError(
             f"{f'{where}: ' if where else ''}{size:,} of {num_classes:,} classes of two or more "
-            f"images are for cross-validation in {folds} folds, and the others for the test; take "
-            "data with more classes, or fewer folds"
+            f"images are for cross-validation in {folds} folds, the others for the test: too few; "
+            "take data with more classes, or fewer folds"
         )
     classes, length = np.arange(size), size // folds
     if numbering == "kfold":

@@ -269,7 +269,7 @@ def read_points(path: Path) -> KnownPoints:
                 raise ValueError("the image has a line already")
             found[image_id] = np.array(numbers, np.float64).reshape(5, 2)
     if not found:
-        raise DatasetError(f"{path}: no line has points; is it a detector's table?")
+        raise DatasetError(f"{path}: no line has points; give a detector's table of them")
     faces = np.array(list(found.values())[:10_000])
     order, count = _order(faces)
     if order != POINTS:
@@ -409,7 +409,7 @@ class YuNet(Detector):
 
     def __init__(self, path: str | Path, threshold: float = YUNET_THRESHOLD) -> None:
         version = f"opencv {cv2.__version__}"
-        advice = f"take face_detection_yunet from OpenCV's model zoo (here is {version})"
+        advice = f"take face_detection_yunet from OpenCV's model zoo (this is {version})"
         with reading(path, ModelError, advice, (OSError, cv2.error), "used as a YuNet detector"):
             check_regular(path)
             self._detector = cv2.FaceDetectorYN.create(str(path), "", (_SIDE, _SIDE), threshold)

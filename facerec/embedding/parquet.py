@@ -67,9 +67,9 @@ def list_shards(path: Path) -> list[Path]:
             lost = [name for name in parse_json(read_file(job))["shards"] if name not in there]
         if lost or job.name == JOB_FILE:
             raise DatasetError(
-                f"{path}: the job of {job.name} has not ended, or shards are missing since, "
-                f"{len(lost)} in number {str(lost[:1])[:200]}; run it again, or name the shards "
-                f"that are there, as in {path / ('*' + SUFFIX)}"
+                f"{path}: the job of {job.name} has not ended, or has lost shards since "
+                f"({len(lost)} are not there, {str(lost[:1])[:200]}); run it again, or name the "
+                f"shards that are there, as in {path / ('*' + SUFFIX)}"
             )
     if not shards:
         raise DatasetError(f"{path}: there is no such file, or no {SUFFIX} file in it")

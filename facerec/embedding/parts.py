@@ -151,7 +151,7 @@ def begin_job(folder: Path, job: Mapping[str, Any]) -> None:
     file = folder / "job.json"
     check_place(folder)
     advice = "run that command again, choose another output, or remove the folder"
-    with reading(folder, DatasetError, advice, Exception, "gone on with"):
+    with reading(folder, DatasetError, advice, Exception, "continued"):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # A kill while job.json was written leaves a hidden file at most.
         if all(path.name[0] == "." for path in folder.iterdir()):

@@ -177,7 +177,8 @@ def load_weights(path: Path, *, pixels: Mapping[str, Any], **options: Any) -> To
     except (SafetensorError, OSError, RecipeError, ValueError, KeyError, TypeError) as error:
         raise ModelError(
             f"{path}: not a whole .safetensors file of facerec, or of a backbone that is not here "
-            f"({message_line(error)}); name its backbone's file, or copy or save it again"
+            f"({message_line(error)}); name the file of its backbone in FACEREC_BACKBONES, or copy "
+            "or save it again"
         ) from error
     fill(path, backbone, tensors, assign=True)
     if any(buffer.is_meta for buffer in backbone.buffers()):

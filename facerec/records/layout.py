@@ -68,7 +68,7 @@ def read_property(path: Path) -> tuple[int, tuple[int, int]]:
     ):
         classes, height, width = map(int, file.readline(200).split(","))
         if min(classes, height, width) < 1 or classes > CLASS_LIMIT:
-            raise ValueError(f"{classes, height, width}, of at most {CLASS_LIMIT:,} classes")
+            raise ValueError(f"{classes},{height},{width}; classes are at most {CLASS_LIMIT:,}")
     return classes, (height, width)
 
 

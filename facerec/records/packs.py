@@ -119,9 +119,9 @@ def _checked(path: Path, images: Sequence[Any], issame: Sequence[Any]) -> Pack:
     odd = [i for i, image in enumerate(images) if not _is_encoded(image)]
     if wrong or odd or not len(issame) or len(images) != 2 * len(issame):
         raise PackError(
-            f"{path}: {len(images):,} images, of which {odd[:3]} are no JPEG or PNG of at most "
-            f"{MAX_IMAGE_BYTES:,} bytes, for {len(issame):,} labels, of which {len(wrong):,} are "
-            "not 0 or 1; a pack has two encoded images for each label, make it again"
+            f"{path}: {len(images):,} images for {len(issame):,} labels; no JPEG or PNG of at most "
+            f"{MAX_IMAGE_BYTES:,} bytes: {odd[:3] or 'none'}; labels beside 0 and 1: "
+            f"{len(wrong):,}; a pack has two encoded images for each label, make it again"
         )
     return Pack(path, images, np.array(issame, bool))
 

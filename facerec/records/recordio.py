@@ -301,8 +301,8 @@ def read_index(path: str | os.PathLike[str], record_size: int) -> RecordIndex:
         twice = ordered[1:][ordered[1:] == ordered[:-1]]
         if wrong.any() or len(twice):
             raise ValueError(
-                f"of a record file of {record_size:,} bytes cannot be {table[wrong][:3].tolist()}, "
-                f"and twice stand there {twice[:3].tolist()}"
+                f"lines that fit no record file of {record_size:,} bytes: "
+                f"{table[wrong][:3].tolist()}; numbers that are there twice: {twice[:3].tolist()}"
             )
     return RecordIndex(keys, offsets)
 

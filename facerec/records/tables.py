@@ -98,7 +98,7 @@ class TextTable:
             lacking = ", ".join(repr(name[:60]) for name in wrong[:20])
             raise DatasetError(
                 f"{self.where(self.line)}: there is no column {lacking}, or there are two (of "
-                f"{listed}); the first line names each of {', '.join(columns)[:200]}"
+                f"{listed}); the first line must name each of {', '.join(columns)[:200]}"
             )
 
     def _read(self) -> Iterator[tuple[int, list[str]]]:

@@ -170,7 +170,7 @@ def read_form(fields: Fields, names: Sequence[str], bounds: Bounds) -> Form:
     """
     if {name for name, _ in fields} != {*names}:
         listed = " and ".join(names)
-        raise HTTPException(400, f"the form must have the fields {listed}, and may have no others")
+        raise HTTPException(400, f"send fields called {listed}, and no others")
     found = {name: [content for own, content in fields if own == name] for name in names}
     images = found.pop("images", [])
     at_most(bounds.max_images, len(images), "images")

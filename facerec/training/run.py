@@ -200,7 +200,7 @@ def check_same_run(
             f"more epochs) by facerec train finetune --init.path {folder}"
         )
     path = folder / "manifest.json"
-    with reading(path, CheckpointError, "this run cannot be resumed", Exception):
+    with reading(path, CheckpointError, "start a new run", Exception):
         manifest = parse_json(read_file(path))
         other = _other_data(manifest["data"], _facts_of_data(recipe, dataset))
     if other is None and manifest.get("teacher") != teacher:

@@ -52,7 +52,7 @@ def test_what_is_no_file_is_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     for name in ("pipe", "link", "loop"):
         with (
-            pytest.raises(FacerecError, match=f"{name}: .*name the file"),
+            pytest.raises(FacerecError, match=f"{name}: .*name another file"),
             atomic_path(tmp_path / name),
         ):
             pass

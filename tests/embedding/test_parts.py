@@ -113,5 +113,5 @@ def test_wrong_or_damaged_parts(tmp_path: Path) -> None:
     assert not first.path.exists()
     for change in (Path.unlink, lambda job: job.write_bytes(b"damaged")):
         change(first.folder / "job.json")
-        with pytest.raises(DatasetError, match="holds no parts of a job to go on with"):
+        with pytest.raises(DatasetError, match="cannot be continued"):
             first.begin()

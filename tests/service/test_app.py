@@ -141,7 +141,7 @@ MULTIPART = {"Content-Type": "multipart/form-data; boundary=x"}
         (form(png_header(60_000, 50_000)), 422, "image 0: "),  # a bomb
         (form(*[FACE] * 5), 413, "5 images"),
         (form(b"x" * 3_000_000), 413, "bytes.* 200,000"),
-        (form(FACE, field="image"), 400, "fields images"),
+        (form(FACE, field="image"), 400, "fields called images"),
         (form(*[b""] * 1100), 400, "[Tt]oo many|more texts"),
     ],
     ids=lambda value: str(value)[:40] if isinstance(value, str) else "",
@@ -175,7 +175,7 @@ JSON = {"Content-Type": "application/json; charset=utf-8"}
         (b'{"images": ["\\ud800"]}', 400, "no JSON object of texts"),
         (b'{"images": ["\xff"]}', 400, "no JSON object of texts"),
         (b"", 400, "no JSON object of texts"),
-        (b"{}", 400, "fields images"),
+        (b"{}", 400, "fields called images"),
         (b'{"images": ["AAA"], "images": []}', 400, "base64"),  # both count
         (b'[["images", ["AAAA"]]]', 400, "no JSON object of texts"),
         (b"[" * 150_000, 400, "more texts"),

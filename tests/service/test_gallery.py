@@ -185,7 +185,7 @@ REFUSALS: list[tuple[str, Any, int, str]] = [
     ("/v1/enroll", images(1, subject="a\nb"), 400, "printable"),
     ("/v1/enroll", images(1, subject=b"\xff"), 400, "UTF-8"),
     ("/v1/enroll", [*images(1, subject="a"), *form(subject="b")], 400, "one person"),
-    ("/v1/identify", images(1, subject="a"), 400, "fields images"),
+    ("/v1/identify", images(1, subject="a"), 400, "fields called images"),
     ("/v1/delete", form(subject="nobody"), 404, "nobody of that name"),
 ]
 

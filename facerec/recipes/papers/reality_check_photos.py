@@ -3,7 +3,7 @@
     facerec compare recipes/papers/reality_check_photos.py --data FOLDER
 
 The folder is Cars196, of which the official training half is enough. The weights are a file that
-you name in `recipes/_arms.py`; days on a GPU.
+you name in `facerec/recipes/_arms.py`; days on a GPU.
 """
 
 from facerec.recipes._arms import on_photos

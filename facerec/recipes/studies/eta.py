@@ -3,8 +3,8 @@
     facerec compare recipes/studies/eta.py --data data/cfp
 
 SEC at fixed weights on three margin heads; nothing is searched, so that weights are all that
-differs. The batch norm at the end has a frozen γ as in `recipes/_ms1mv3.py`. Training does not stop
-early: on photos the first epochs score below the untrained network. Take the weight by the
+differs. The batch norm at the end has a frozen γ as in `facerec/recipes/_ms1mv3.py`. Training does
+not stop early: on photos the first epochs score below the untrained network. Take the weight by the
 validation scores of the report; the test scores then say what it gains.
 """
 

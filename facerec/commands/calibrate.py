@@ -176,10 +176,11 @@ def _network_of(
     Raises:
         FacerecError: another one is named, or the file does not say how they were made.
     """
+    from facerec.embedding.onnx_preprocessing import PIXELS
     from facerec.embedding.space import Space
 
     made = Space.of(stored)
-    if None in (made.model, made.preprocessing, made.flip):
+    if None in (made.model, made.flip) or {*PIXELS} - {*(made.preprocessing or ())}:
         raise DatasetError(
             f"{path}: it does not say which model made these embeddings, or whether mirror images "
             "were added, and a calibration holds for one model; make them with facerec embed"

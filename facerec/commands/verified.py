@@ -58,6 +58,8 @@ class Figures(Flags):
             raise MetricError("groups take --calibration, --subjects and --group; give all three")
         if self.out is not None:
             check_report_folder(self.out)
+            if self.json and self.out.resolve() in self.json.resolve().parents:
+                raise MetricError(f"{self.json}: lies in the report's folder; choose another place")
         return exact_rates(self.fpr)
 
 

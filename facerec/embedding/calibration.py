@@ -29,7 +29,7 @@ from facerec.records.non_faces import SPOILT
 from facerec.statistics.calibration import LikelihoodRatio, Pairs
 from facerec.statistics.intervals import wilson
 
-SCHEMA = "facerec.model_calibration/1"
+SCHEMA = "facerec.model_calibration/2"
 
 FAR = -4.5
 """Score below which a picture of a calibration is left out: of 7,701 images of LFW none or one

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from facerec.base.errors import ModelError, message_line
+from facerec.base.errors import ModelError
+from facerec.base.files import reading
 from facerec.embedding.engines import open_engine
 from facerec.embedding.onnx_file import OnnxFile, constants_of
 from facerec.embedding.onnx_preprocessing import leading_scaling
@@ -79,7 +80,9 @@ def load_onnx_weights(backbone: nn.Module, file: OnnxFile) -> None:
     """
     waiting: dict[tuple[str, tuple[int, ...]], deque[_Layer]] = defaultdict(deque)
     backbone.eval()
-    try:
+    advice = "give the architecture, width and embedding size that it was exported from"
+    # A node may break the rules of ONNX, or its tensors not belong together.
+    with reading(file.where, ModelError, advice, Exception, "taken in"):
         for layer in _layers(file):
             waiting[_key(layer.kind, layer.weight)].append(layer)
         with torch.no_grad():
@@ -95,12 +98,6 @@ def load_onnx_weights(backbone: nn.Module, file: OnnxFile) -> None:
                 f"with its weights this backbone gives other embeddings, {difference:.2g} of their "
                 "length apart"
             )
-    # The other kinds: a node breaks the rules of ONNX, or its tensors do not belong together.
-    except (ValueError, TypeError, IndexError, RuntimeError) as error:
-        raise ModelError(
-            f"{file.where}: {message_line(error)}; give the architecture, width and embedding size "
-            "that it was exported from"
-        ) from error
 
 
 def _difference(backbone: nn.Module, file: OnnxFile) -> float:

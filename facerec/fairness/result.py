@@ -15,7 +15,7 @@ from facerec.fairness.rows import NOWHERE, At, places
 from facerec.report import tidy
 from facerec.report.conclusions import Conclusion
 
-SCHEMA = "facerec.audit/3"
+SCHEMA = "facerec.audit/4"
 
 
 @dataclass(frozen=True)

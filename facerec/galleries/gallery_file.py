@@ -50,6 +50,7 @@ def read_gallery(path: Path) -> dict[str, Any]:
             kept = {name: arrays[f"calibration_{name}"] for name in KEPT}
             calibration = Calibration(**kept, source=str(known["probes"]))
         if worth is not None:
+            worth.pop("schema", None)  # as files from before have one
             worth = from_dict(ScoreCalibration, worth, str(path))
         others = {"space": space, "calibration": calibration, "score_calibration": worth}
         return {**_checked(arrays, space, calibration), **others}

@@ -23,7 +23,7 @@ from facerec.report.documents import provenance_of
 from facerec.training.run import fingerprint
 from facerec.verification.bench import Bench
 
-KIND = "facerec overlap"
+KIND = "facerec overlap 2"
 SUFFIX = ".overlap.json"
 
 
@@ -148,6 +148,8 @@ def read_overlap(path: Path) -> KnownOverlap:
     file = path if path.name.endswith(SUFFIX) else facts_path(path)
     with reading(file, DatasetError, "make it again with facerec overlap --csv", Exception):
         facts = parse_json(read_file(file))
+        if facts["kind"] != KIND:  # what is known of record files has another form before
+            raise ValueError(f"its kind is {str(facts['kind'])[:60]!r}")
         shown = frozenset(map(same_name, facts["images_of_b"]))
-        sides = {"path": "", "files": [], **facts["a"]}, dict(facts["b"])
+        sides = dict(facts["a"]), dict(facts["b"])
         return KnownOverlap(file, *sides, shown, int(facts["subjects_of_a"]))

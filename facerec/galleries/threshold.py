@@ -207,9 +207,10 @@ class Calibration:
             size: entries of the gallery.
 
         Raises:
-            MetricError: no rate, or data that carries no such threshold.
+            MetricError: no rate between 0 and 1, or data that carries no such threshold.
         """
-        target = float(parse_rate(fpir))
+        if not 0 < (target := float(parse_rate(fpir))) < 1:
+            raise MetricError(f"an FPIR of {fpir} is no target; give a rate between 0 and 1")
         # Above the highest score whose acceptance would break the target.
         steps = np.unique(self.scores[np.isfinite(self.scores)]).tolist()
         most = target * (1 + 1e-12)

@@ -24,11 +24,15 @@ def read_text(path: Path) -> str:
     Raises:
         DatasetError: it cannot be read or is no text.
     """
-    advice = "check that this is the right file, or save it as text in UTF-8"
+    advice = "check the path, and that it is text in UTF-8"
     with reading(path, DatasetError, advice, (OSError, ValueError)):
         content = read_file(path, LIST)
         wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-        text = content.decode("utf-16" if wide else "utf-8-sig")
+        try:
+            text = content.decode("utf-16" if wide else "utf-8-sig")
+        except UnicodeDecodeError as problem:
+            line = content.count(b"\n", 0, problem.start) + 1
+            raise ValueError(f"line {line}: byte {problem.start} is no text") from problem
         if "\0" in text:
             raise ValueError("it has NUL bytes")
     return same_name(text.replace("\r\n", "\n").replace("\r", "\n"))

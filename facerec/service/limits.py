@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from facerec.base.errors import FacerecError
+from facerec.base.errors import FacerecError, RecipeError
 from facerec.base.files import open_file
 from facerec.base.limits import Count, Flags, NonNegative, Positive
 
@@ -68,6 +68,11 @@ class Access:
     token_file: Path | None = None
     """File with the token that requests which change the gallery or list its people must show; its
     owner alone may read it."""
+
+    def __post_init__(self) -> None:
+        odd = [at for at in self.allow_origin if not re.fullmatch(r"[a-z]+://[^/*\sA-Z]+", at)]
+        if odd:
+            raise RecipeError(f"--allow-origin {odd[0]}: it must be like https://app.example:8443")
 
     @functools.cached_property
     def token(self) -> bytes | None:

@@ -196,6 +196,8 @@ def _rank(
     """Compare the scores ``(candidates, pairs)`` of the candidates, the assumed one first."""
     there = ~np.isnan(scores).all(axis=0)
     pairs = bench.pairs[chosen[there]]
+    if min(np.bincount(pairs.issame, minlength=2)) < 2:
+        raise MetricError(f"{bench.name}: two same and two different pairs need a score at least")
     # What one candidate alone drives to infinity tells nothing of a pair.
     known = np.nan_to_num(scores[:, there].astype(np.float64))
     sides, (subjects, *_) = zip(*map(pairs.comparisons, known), strict=True)

@@ -199,6 +199,7 @@ def test_verify_judges_it_on_pairs(place: Path, capsys: CaptureFixture) -> None:
         (["--people", "nobody.npz", "--out", "c.json"], "who is on its images"),
         (["--bench", "pack.bin", "--out", "c.json"], "only its same pairs"),
         (["--people", "unknown.npz", "--out", "c.json"], "which model"),
+        (["--people", "partly.npz", "--out", "c.json"], "which model"),
         (["--people", "few.npz", "--out", "c.json"], "people"),
         (["--people", "alike.npz", "--out", "c.json"], "do not separate"),
         (["--people", "two.npz", "--out", "c.json"], "people"),
@@ -212,6 +213,8 @@ def test_what_cannot_be_calibrated_is_one_sentence(
     make_pack(Path("pack.bin"))
     write_embeddings("nobody.npz", replace(toy(), subjects=None))
     write_embeddings("unknown.npz", replace(toy(), note={}))
+    partly = {**toy().note, "model": {**toy().note["model"], "preprocessing": {"std": 128.0}}}
+    write_embeddings("partly.npz", replace(toy(), note=partly))
     write_embeddings("few.npz", toy(keep=slice(6)))
     write_embeddings("alike.npz", toy(spread=50))
     two = np.where(WHO < 30, "a", "b")

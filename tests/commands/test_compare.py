@@ -97,10 +97,10 @@ def test_a_comparison_from_the_command_line(
     [
         (["nowhere.py"], "nowhere.py: no such recipe file"),
         ([], "name a recipe, such as compare/sec_on_margins, or give --losses"),
-        (["RECIPE", "--losses", "no.py:Spread"], "no.py:Spread cannot be made (FileNotFound"),
+        (["RECIPE", "--losses", "no.py:Spread"], "no.py:Spread: cannot be made (No such file"),
         (["RECIPE", "--losses", "Tripplet"], "found 'Tripplet'"),
         (["RECIPE", "--trials", "0"], "--trials must be at least 1 and at most"),
-        (["RECIPE", "--storage", "sqlite:////nowhere/x.db"], "storage of trials cannot be used"),
+        (["RECIPE", "--storage", "sqlite:////nowhere/x.db"], "storage of trials: cannot be used"),
     ],
 )
 def test_mistakes_are_one_sentence(
@@ -132,10 +132,10 @@ def test_a_loss_of_a_file_is_compared_and_stays_the_same(
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("nothing", "mine.py:nothing cannot be made (KeyError: no 'nothing')"),
+        ("nothing", "mine.py:nothing: cannot be made (no 'nothing')"),
         ("undefined", "mine.py:undefined of random embeddings: cannot be computed (it is nan)"),
         ("per_sample", "it must return a finite scalar"),
-        ("Needs", "cannot be made (TypeError"),
+        ("Needs", "cannot be made (Needs.__init__() missing"),
         ("number", "mine.py:number of random embeddings: cannot be computed ('int' object"),
     ],
 )

@@ -99,6 +99,8 @@ def test_it_serves_until_it_is_told_to_stop(path: Path, stop: signal.Signals) ->
         (["MODEL", "--fpr", "often"], "target 'often' is not a rate"),
         (["MODEL", "--gallery", "g.npz", "--host", "0.0.0.0"], "give a --token-file"),
         (["MODEL", "--gallery", "MODEL"], "cannot be read"),
+        (["MODEL", "--allow-origin", "*"], "--allow-origin *"),
+        (["MODEL", "--allow-origin", "https://a.example/page"], "--allow-origin https://a.ex"),
         (["MODEL", "--port", "70000"], "cannot be listened to"),
     ],
 )

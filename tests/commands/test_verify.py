@@ -239,6 +239,8 @@ def make_ijb(root: Path) -> Path:
         (["--channels", "bgr"], "runs/newest/model.safetensors: the file wants channels"),
         (["--bench", "broken.bin"], "broken.bin: "),
         (["--pairs", "list.txt"], "list.txt: its name does not tell its form; give --format"),
+        (["--pairs", "gone.txt"], "gone.txt: there is no such list"),
+        (["--out", "rep", "--json", "rep/a.json"], "rep/a.json: lies in the report's folder"),
     ],
 )
 def test_errors_are_sentences(

@@ -204,6 +204,11 @@ def test_a_wrong_line_is_named(tmp_path: Path, lines: list[str], sentence: str) 
     assert str(error.value).startswith(str(path))
 
 
+def test_a_profile_has_its_order(tmp_path: Path) -> None:
+    profile = np.array([[40, 50], [44, 50], [30, 62], [42, 80], [46, 80]])
+    read_points(table(tmp_path / "points.csv", line("a", profile)))
+
+
 # --- detectors -------------------------------------------------------------------------------
 
 

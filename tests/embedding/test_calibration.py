@@ -75,7 +75,7 @@ def test_a_file_says_the_same_again(path: Path) -> None:
 
 
 DAMAGES: list[dict[str, Any]] = [
-    {"schema": "facerec.model_calibration/2"},
+    {"schema": "facerec.model_calibration/1"},
     {"preprocessing": "embedded"},
     {"sha256": 7},
     {"shift": [0.5, 0]},

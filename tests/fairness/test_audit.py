@@ -148,7 +148,7 @@ def test_all_files_hold_the_same_rows_and_no_names(found: Audit, tmp_path: Path)
     files = {path.name: path.read_bytes() for path in page.parent.iterdir()}
     assert len(files) <= 12
     document = json.loads(files["audit.json"])
-    assert document["schema"] == "facerec.audit/3" and set(document["files"]) == set(files)
+    assert document["schema"] == "facerec.audit/4" and set(document["files"]) == set(files)
     table = list(csv.DictReader(io.StringIO(files["audit.csv"].decode())))
     assert len(table) == len(document["rows"]) == len(found.rows)
     for line, row, exact in zip(table, document["rows"], found.records, strict=True):

@@ -95,6 +95,8 @@ def test_a_file_gives_the_same_bridge_and_is_private(bridge: Bridge, tmp_path: P
 
 def test_what_makes_no_bridge_is_refused() -> None:
     old, new = photos(120, 6)
+    with pytest.raises(DatasetError, match="of one network"):
+        Bridge.build(old, old)
     with pytest.raises(DatasetError, match="10 named people"):
         Bridge.build(take(old, slice(40)), new)
     with pytest.raises(DatasetError, match="0 named people"):

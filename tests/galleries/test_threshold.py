@@ -162,7 +162,8 @@ FEW = random_calibration(probes=5, entries=3)[0]
         (look_alikes(1.0), "1e-2", 200, "two names"),
         (look_alikes(1.0), "1e-2", 1000, "two names"),
         (FEW, "1e-3", 1000, "impostors"),
-        (FEW, "0", 5, "FPIR 0 in"),
+        (FEW, "0", 5, "FPIR of 0 is no target"),
+        (FEW, "1", 5, "FPIR of 1 is no target"),
     ],
 )
 def test_thresholds_that_cannot_be_told_are_refused(

@@ -49,8 +49,8 @@ def test_blanks_and_empty_lines_do_not_count(tmp_path: Path) -> None:
         (b"a,b\n1,2\n1\n", "line 3: 1 fields where the first line has 2"),
         (b"a,b\n1,2,3\n", "line 2: 3 fields where the first line has 2"),
         (b'a,b\n1,2\n1,"2\n', "line 3: this is no CSV"),
-        (b"a,b\n1,2\nM\xfcller,2\n", "codec can't decode.* save it as text in UTF-8"),
-        (b"a,b\n1,2\n1,\0\n", "NUL bytes.* save it as text in UTF-8"),
+        (b"a,b\n1,2\nM\xfcller,2\n", "line 3: byte 9 is no text"),
+        (b"a,b\n1,2\n1,\0\n", "NUL bytes.* text in UTF-8"),
         (b"a,b\n" + b"x" * (1 << 18), "line 2: this is no CSV .*limit"),
     ],
 )

@@ -177,5 +177,5 @@ def test_equal_candidates_are_not_told_apart_and_lost_scores_count_as_nothing() 
     assert near.verdict.count("--std 3") == 0 and "may be as good" in near.verdict
     behind = near.figures[near.figures.figure == "d′ behind the best"]
     assert behind.low.iloc[1] > 0
-    with pytest.raises(MetricError, match="no scores of different pairs"):
+    with pytest.raises(MetricError, match="two different pairs need a score"):
         _rank(bench, chosen[:PERSONS], candidates, np.zeros((3, PERSONS), np.float32), {})

@@ -63,6 +63,7 @@ def read_pairs(
     format = format or guess_format(path)
     if format is None or format not in FORMATS:
         said = f"there is no format {format!r}" if format else "its name does not tell its form"
+        said = said if Path(path).exists() else "there is no such list"
         raise DatasetError(f"{path}: {said}; give --format, one of {', '.join(FORMATS)}")
     if images is not None and format in ("parquet", "bin", "npz"):
         raise DatasetError(f"{path}: it holds its images; leave the folder of images out")

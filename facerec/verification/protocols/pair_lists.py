@@ -198,6 +198,11 @@ def read_cfp(path: Path, images: Path | None, split: str) -> Bench:
     first, second = map(_cfp_images, lists)
     pairs, files = [], {*lists}
     folders = sorted((protocol / "Split" / split).glob("[0-9]*"))
+    if not folders or int(folders[-1].name) != len(folders):
+        raise DatasetError(
+            f"{protocol / 'Split' / split}: folders 01, 02, … belong here, and not all are there; "
+            "name the folder that holds CFP's Protocol"
+        )
     for folder, same in itertools.product(folders, (True, False)):
         file = folder / ("same.txt" if same else "diff.txt")
         files.add(file)
@@ -230,8 +235,11 @@ def _cfp_images(path: Path) -> dict[int, str]:
     """Return the ids ``subject/view/file`` of lines ``number path``, by number."""
     part = r"([^/\\]+)"
     form = rf"([0-9]{{1,9}})\s+(?:.*[/\\])?{part}[/\\]{part}[/\\]{part}"
-    lines = read_matches(path, form, "'number folder/subject/view/file'")
-    return {int(number): "/".join(parts) for _, (number, *parts) in lines}
+    lines = list(read_matches(path, form, "'number folder/subject/view/file'"))
+    found = {int(number): "/".join(parts) for _, (number, *parts) in lines}
+    if len(found) != len(lines):
+        raise DatasetError(f"{path}: a number stands in two lines; get the list again")
+    return found
 
 
 def read_agedb(path: Path, images: Path | None) -> Bench:

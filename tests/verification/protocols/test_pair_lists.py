@@ -459,9 +459,10 @@ def test_mistakes_in_lists(tmp_path: Path, format: str, text: str, words: str) -
     ("file", "text", "words"),
     [
         ("Split/FP/01/same.txt", "1,9\n", "same.txt, line 1: '1,9' where two numbers"),
-        ("Split/FP/05/diff.txt", "1,2", "05/same.txt: cannot be read"),
+        ("Split/FP/05/diff.txt", "1,2", "folders 01, 02, .* not all are there"),
         ("Pair_list_P.txt", "1 ../a/b/c/d.jpg\n3 x/y/z.jpg\n", "same.txt, line 1: '1,2'"),
         ("Pair_list_P.txt", "1 ../a/b/c/d.jpg\n2 y/z.jpg\n", "line 2: .* 'number folder"),
+        ("Pair_list_F.txt", "1 ../a/b/c/d.jpg\n1 a/b/c/e.jpg\n", "a number stands in two lines"),
     ],
 )
 def test_mistakes_in_cfp(tmp_path: Path, file: str, text: str, words: str) -> None:

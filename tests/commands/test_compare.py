@@ -89,7 +89,7 @@ def test_a_comparison_from_the_command_line(
     # What was scored without them has none.
     assert "metrics" in refused(main, recipe, "--out", out)
     next(out.glob("finals/CosFace/*seed-0.npz")).write_bytes(b"")
-    assert "is no result of a final run" in refused(main, *command)
+    assert "cannot be read" in refused(main, *command)
 
 
 @pytest.mark.parametrize(

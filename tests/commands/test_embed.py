@@ -303,7 +303,7 @@ def test_a_killed_job_goes_on_and_ends_the_same(
     assert len(list(Path("e.npz.parts").glob("part-*.npz"))) == 2
     # Another job is not mixed with it.
     sentence = refused(main, "--model", "run", *SMALL_BATCHES, "--out", "e.npz", "--no-flip")
-    assert "e.npz.parts: holds parts of a job that differs in" in sentence
+    assert "it holds parts of a job that differs in" in sentence
     assert "differs in flip" in sentence
     embed(*SMALL_BATCHES, "--out", "e.npz")
     assert "going on: 16 images are embedded already" in capsys.readouterr().out

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 import numpy as np
 import torch
@@ -307,8 +308,8 @@ def make_hub(root: Path) -> None:
 
 def read_hub(target: Path) -> None:
     root = next(folder for folder in target.parents if folder.name == "hub")
-    constants.HF_HUB_CACHE, constants.HF_HUB_OFFLINE = str(root), True
-    load_model("hf://owner/name")
+    with mock.patch.multiple(constants, HF_HUB_CACHE=str(root), HF_HUB_OFFLINE=True):
+        load_model("hf://owner/name")
 
 
 def read_recipe(target: Path) -> None:

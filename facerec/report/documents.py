@@ -30,12 +30,15 @@ def provenance_of(command: str | None, packages: Sequence[str] = _PACKAGES) -> d
 
 
 def files_listed(path: Path, **marks: str) -> set[str]:
-    """Return the files that an earlier report, a JSON document with such marks, says it wrote."""
+    """Return the files that an earlier report, a JSON document with such marks, says it wrote.
+
+    Marks are how values begin, as those of earlier releases' schemas do.
+    """
     try:
         document = parse_json(read_file(path))
-        same = all(document[name] == mark for name, mark in marks.items())
+        same = all(document[name].startswith(mark) for name, mark in marks.items())
         return set(document["files"]) if same else set()
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return set()
 
 

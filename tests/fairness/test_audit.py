@@ -149,6 +149,10 @@ def test_all_files_hold_the_same_rows_and_no_names(found: Audit, tmp_path: Path)
     assert len(files) <= 12
     document = json.loads(files["audit.json"])
     assert document["schema"] == "facerec.audit/4" and set(document["files"]) == set(files)
+    # One of an earlier release is replaced, too.
+    (tmp_path / "out" / "audit.json").write_text(
+        json.dumps({**document, "schema": "facerec.audit/3"})
+    )
     table = list(csv.DictReader(io.StringIO(files["audit.csv"].decode())))
     assert len(table) == len(document["rows"]) == len(found.rows)
     for line, row, exact in zip(table, document["rows"], found.records, strict=True):

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from facerec.backbones.preprocessing import Preprocessing, numbers_words
-from facerec.base.errors import ModelError
+from facerec.base.errors import ModelError, RecipeError
+from facerec.base.files import reading
 from facerec.base.recipe import from_dict
 from facerec.embedding.onnx_file import METADATA_KEY, OnnxFile, constants_of
 
@@ -129,10 +130,12 @@ def stated_preprocessing(entry: Any, where: str) -> PixelGuess:
     """Return the preprocessing that facerec's own note tells.
 
     Raises:
-        RecipeError: the entry is damaged.
+        RecipeError: the entry is damaged, or lacks a part, for which no default may stand.
     """
     inside = f"its metadata entry {METADATA_KEY!r}"
-    found = from_dict(Preprocessing, entry, f"{where}, preprocessing in {inside}")
+    what = f"{where}, preprocessing in {inside}"
+    with reading(what, RecipeError, "save or export the model again", (KeyError, TypeError)):
+        found = from_dict(Preprocessing, {name: entry[name] for name in {*PIXELS, *entry}}, what)
     return PixelGuess(found, (f"{inside} says so",), PIXELS)
 
 

@@ -100,9 +100,8 @@ class Bridge:
             DatasetError: too few people are named, two photos have one id, or both are of one
                 network.
         """
-        spaces = Space.of(old), Space.of(new)
-        if spaces[0] == spaces[1]:
-            raise DatasetError(f"{where} are of one network, {spaces[0].name}; embed with both")
+        if (space := Space.of(old)) == Space.of(new):
+            raise DatasetError(f"{where} are of one network, {space.name}; embed with both")
         entries, probes, who = _same_photos(old, new, where)
         folds = [np.flatnonzero(who * _FOLDS // (who[-1] + 1) == fold) for fold in range(_FOLDS)]
         own = [(probes[fold].T @ probes[fold], probes[fold].T @ entries[fold]) for fold in folds]
@@ -120,7 +119,7 @@ class Bridge:
         price = _price([[_scores(p[f], e[f], who[f]) for f in met] for p, e in ways])
         matrix = _ridge(gram, cross, weight).astype(np.float32)
         priced = Price(int(who[-1]) + 1, len(who), *price)
-        return cls(*spaces, matrix, priced)
+        return cls(space, Space.of(new), matrix, priced)
 
     def __call__(self, vectors: NDArray[np.floating]) -> NDArray[np.float32]:
         """Return embeddings of the new network, ``(n, D new)``, mapped to the old one's space."""

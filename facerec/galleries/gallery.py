@@ -247,8 +247,7 @@ class Gallery:
         self.space.check(Space.of(embeddings), where)
         vectors, count = embeddings.vectors, len(embeddings.vectors)
         if (known := embeddings.subjects) is None:
-            how = "put those of each person into a folder of that name, or give a table"
-            raise DatasetError(f"{where}: nobody is named on {count} images; {how}")
+            raise DatasetError(f"{where}: nobody is named on {count} images; give a table of names")
         stored = np.zeros(count, "S1") if embeddings.digests is None else embeddings.digests
         lengths = row_norms(vectors)
         why = np.full(count, "", object)  # it is left out; empty for what is enrolled

@@ -219,6 +219,6 @@ def test_an_exported_file_brings_its_own(path: Path) -> None:
     assert known is not None and known.thresholds[0].threshold == 0.9
     damages = [{name: 7} for name in ("thresholds", "faces", "score_calibration")]
     damages += [{"thresholds": [each]} for each in ({}, point(0.3, flip=None))]
-    for damage in (*damages, {"preprocessing": 7}):
+    for damage in (*damages, {"preprocessing": {}}, {"preprocessing": 7}):
         with pytest.raises(ModelError, match=r"model\.safetensors: "):
             find_calibration(path, holding(note | damage))
